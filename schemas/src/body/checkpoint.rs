@@ -1,0 +1,185 @@
+//! Checkpoint stages and resume probes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::contract::EquivalenceClass;
+use crate::digest::Digest;
+use crate::ids::CheckpointId;
+use crate::number::Float;
+use crate::state::{StateClass, StateDigest};
+
+/// Stage of a checkpoint, weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointStage {
+    /// Announced.
+    Requested,
+    /// Complete in a temporary folder.
+    Staged,
+    /// Renamed and flushed.
+    DurablyCommitted,
+    /// Read back; a crash may resume from it.
+    Validated,
+    /// A probe matched; it may be claimed and may allow others to be pruned.
+    ResumeQualified,
+}
+
+/// Determined half of most checkpoint entries; the step is in the header too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointDet {
+    /// Logical step of the state.
+    pub step: u64,
+}
+
+/// Observed half of most checkpoint entries.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointObs {
+    /// Which checkpoint.
+    pub checkpoint: CheckpointId,
+    /// Since the stage before, in microseconds.
+    pub duration_us: u64,
+}
+
+/// `checkpoint.durably_committed`, determined half.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointCommittedDet {
+    /// Every class of the contract.
+    pub classes: Vec<StateDigest>,
+    /// BLAKE3 of the model shard, which is also the candidate's weights file.
+    pub model: Digest,
+    /// Logical step of the state.
+    pub step: u64,
+}
+
+/// `checkpoint.durably_committed`, observed half: what names this copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointCommittedObs {
+    /// Which checkpoint.
+    pub checkpoint: CheckpointId,
+    /// Since the request, in microseconds.
+    pub duration_us: u64,
+    /// BLAKE3 of `manifest.json`.
+    pub manifest: Digest,
+    /// Size of all files in bytes.
+    pub num_bytes: u64,
+    /// Folder, relative to the ledger's folder.
+    pub path: String,
+}
+
+/// `checkpoint.resume_qualified`, determined half.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointQualifiedDet {
+    /// Class that the probe was judged in.
+    pub class: EquivalenceClass,
+    /// Index of the `probe.result` entry.
+    pub probe: u64,
+    /// Logical step of the state.
+    pub step: u64,
+}
+
+/// `checkpoint.failed` and `checkpoint.quarantined`, observed half.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointFailedObs {
+    /// Which checkpoint.
+    pub checkpoint: CheckpointId,
+    /// In words.
+    pub reason: String,
+}
+
+/// `checkpoint.retired`, determined half.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointRetiredDet {
+    /// Why the retention policy let it go.
+    pub reason: String,
+    /// Logical step of the state.
+    pub step: u64,
+}
+
+/// `probe.start`, determined half.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ProbeStartDet {
+    /// Class that the probe will be judged in.
+    pub class: EquivalenceClass,
+    /// Updates that it runs.
+    pub num_steps: u64,
+    /// Step that it resumes from.
+    pub step: u64,
+    /// A state class that is withheld: a cold control. Null: none.
+    pub withheld: Option<StateClass>,
+}
+
+/// `probe.start`, observed half.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ProbeStartObs {
+    /// Checkpoint that it resumes from.
+    pub checkpoint: CheckpointId,
+}
+
+/// Distance of one state class between two trajectories.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ClassDistance {
+    /// The class.
+    pub class: StateClass,
+    /// Whether the bytes were equal.
+    pub equal: bool,
+    /// First step at which they differ; null when equal.
+    pub first_step: Option<u64>,
+    /// First tensor that differs; null when equal.
+    pub first_tensor: Option<String>,
+    /// Largest absolute difference of any element.
+    pub max_absolute: Float,
+    /// Largest relative difference of any element.
+    pub max_relative: Float,
+    /// Largest difference in units of the last place.
+    pub max_ulp: u64,
+}
+
+/// `probe.result`, determined half: raw distances, from which the validator
+/// derives the verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ProbeResultDet {
+    /// Class that the probe was judged in.
+    pub class: EquivalenceClass,
+    /// By state class.
+    pub distances: Vec<ClassDistance>,
+    /// Updates that it ran.
+    pub num_steps: u64,
+    /// Step that it resumed from.
+    pub step: u64,
+    /// The withheld class of a cold control.
+    pub withheld: Option<StateClass>,
+}
+
+/// `probe.result`, observed half.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ProbeResultObs {
+    /// Checkpoint that it resumed from.
+    pub checkpoint: CheckpointId,
+    /// Wall time in microseconds.
+    pub duration_us: u64,
+}

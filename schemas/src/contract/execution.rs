@@ -1,0 +1,279 @@
+//! Numerics, topology, code, environment, floors, faults, resume, durability.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::number::DecimalU64;
+
+/// dtypes, reductions, determinism.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Numerics {
+    /// dtype of gradient accumulation over microbatches.
+    pub accumulation_dtype: Dtype,
+    /// dtype of forward and backward.
+    pub compute_dtype: Dtype,
+    /// What the same contract gives when it is executed again.
+    pub determinism: EquivalenceClass,
+    /// Loss scaling; null unless compute is f16.
+    pub loss_scaler: Option<LossScaler>,
+    /// dtype of stored parameters.
+    pub parameter_dtype: Dtype,
+    /// In which order microbatch gradients are summed.
+    pub reduction: Reduction,
+}
+
+/// Element types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Dtype {
+    /// IEEE 754 binary32.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// IEEE 754 binary16.
+    F16,
+}
+
+/// Dynamic loss scaling.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LossScaler {
+    /// Multiplies the scale after an overflow.
+    pub backoff: f64,
+    /// Multiplies the scale after `growth_interval` steps without overflow.
+    pub growth: f64,
+    /// Steps without overflow.
+    pub growth_interval: u64,
+    /// First scale.
+    pub initial: f64,
+}
+
+impl Eq for LossScaler {}
+
+/// Order in which microbatch gradients are summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Reduction {
+    /// One binary tree over the global microbatch indices: `sum(a..b)` is
+    /// `sum(a..m) + sum(m..b)` with `m - a` the largest power of two below
+    /// `b - a`. Workers hold subtrees, so their number does not change bits.
+    MicrobatchTree,
+}
+
+/// Workers and learners.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// Adaptive identities; one unless the learning process has more.
+    pub learners: u32,
+    /// Ways in which execution may differ from the declared plan without
+    /// being another learning process, such as `thread_count`.
+    pub permitted_rewrites: Vec<PermittedRewrite>,
+    /// Processes that execute one learner; equals `batch.data_parallel`.
+    pub workers: u32,
+}
+
+/// A difference in execution that keeps the learning process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PermittedRewrite {
+    /// Any number of threads; the same bits are still required.
+    ThreadCount,
+}
+
+/// What is compiled and where it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CompilerPlan {
+    /// Whether kernels may be chosen by timing.
+    pub autotune: bool,
+    /// Package and version that executes tensors: `burn-flex 0.22.1`.
+    pub backend: String,
+    /// CPU features that kernels may use, in alphabetical order, as
+    /// `trainer identity` reports them; an attempt that runs with others is
+    /// refused, because bits may differ.
+    pub cpu_features: Vec<String>,
+    /// Where tensors live.
+    pub device: Device,
+}
+
+/// Where tensors live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Device {
+    /// burn-flex.
+    Cpu,
+    /// burn-wgpu.
+    Wgpu,
+    /// burn-cuda.
+    Cuda,
+}
+
+/// Memory and traffic that the team expects; a rule compares with what ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ExpectedEnvelope {
+    /// Bytes that a worker sends for one update.
+    pub communication_bytes_per_step: u64,
+    /// Peak resident memory of one worker in bytes.
+    pub memory_bytes: u64,
+}
+
+/// The code that may execute a contract.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Code {
+    /// SHA-256 over sources, lock file, compiler version, target and features,
+    /// embedded in the binary when it was built; `trainer identity` prints it.
+    pub digest: Digest,
+    /// Cargo features that were compiled in, in alphabetical order.
+    pub features: Vec<String>,
+    /// Package name.
+    pub package: String,
+    /// Package version.
+    pub version: String,
+}
+
+/// The environment that may execute a contract.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Environment {
+    /// `x86_64`, ...
+    pub architecture: String,
+    /// `linux`, ...
+    pub operating_system: String,
+    /// Output of `rustc --version` at the build.
+    pub rustc: String,
+}
+
+/// Limits under which the trainer leaves cleanly.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Floors {
+    /// Free bytes on the store's filesystem beyond one more checkpoint.
+    pub free_disk_bytes: u64,
+    /// `MemAvailable` of `/proc/meminfo`.
+    pub free_memory_bytes: u64,
+}
+
+/// Injected faults, and what to do about any fault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FaultPolicy {
+    /// Faults that the run injects into itself; empty: none.
+    pub plan: Vec<PlannedFault>,
+    /// What happens after a fault.
+    pub recovery: Recovery,
+}
+
+/// One injected fault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PlannedFault {
+    /// Which of the thirteen families.
+    pub fault: FaultKind,
+    /// Where within the step: `before_forward`, `after_backward`, ...
+    pub phase: String,
+    /// Randomness of the fault itself.
+    pub seed: DecimalU64,
+    /// At which step.
+    pub step: u64,
+    /// At which worker; null: at every one.
+    pub worker: Option<u32>,
+}
+
+/// The fault families of the campaign protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are the families of the campaign protocol")]
+pub enum FaultKind {
+    WorkerLoss,
+    CollectiveTimeout,
+    CheckpointWriteInterruption,
+    SingleShardCorruption,
+    DataCursorRewind,
+    DataCursorSkip,
+    RngStateLoss,
+    SchedulerStateLoss,
+    LossScalerLoss,
+    PrecisionPolicyChange,
+    TopologyChange,
+    StaleOrDelayedGradient,
+    ValidationLeakageInSelection,
+}
+
+/// What happens after a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Recovery {
+    /// A new attempt from the newest validated checkpoint.
+    RestartFromLastValidated,
+    /// A new attempt from the newest resume-qualified checkpoint.
+    RestartFromLastQualified,
+    /// The run ends.
+    Refuse,
+}
+
+/// How strong a claim of sameness is. A weaker class never replaces a stronger
+/// one after the fact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EquivalenceClass {
+    /// The same bytes.
+    Bitwise,
+    /// The same ids; distances within frozen bounds.
+    OperationOrderBounded,
+    /// The same coverage; a test named in advance over repeated seeds.
+    Statistical,
+}
+
+/// How a resumed run is compared with an uninterrupted one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ResumeEquivalence {
+    /// The class that is claimed.
+    pub class: EquivalenceClass,
+    /// Bounds; null for `bitwise`.
+    pub tolerance: Option<Tolerance>,
+}
+
+/// Bounds of an order-bounded claim.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Tolerance {
+    /// Largest absolute difference of any element.
+    pub max_absolute: f64,
+    /// Largest relative difference of any element.
+    pub max_relative: f64,
+}
+
+/// How much a crash may lose: entries are made durable at the first of these.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Durability {
+    /// Milliseconds since the oldest entry that is not durable.
+    pub max_unsynced_ms: u32,
+    /// Steps that are not durable.
+    pub max_unsynced_steps: u32,
+}

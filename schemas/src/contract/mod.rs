@@ -1,0 +1,121 @@
+//! The contract: what a run is, frozen and signed before it starts.
+//!
+//! Canonical bytes are RFC 8785. In the file that a person writes, a
+//! `digest` or `num_bytes` of a [`FileBinding`] may be null and any object may
+//! hold a `$comment`; `ledger freeze` fills the former and drops the latter,
+//! so that the frozen form is complete and says nothing that it does not bind.
+
+mod authority;
+mod execution;
+mod model;
+mod schedule;
+
+use serde::{Deserialize, Serialize};
+
+pub use authority::*;
+pub use execution::*;
+pub use model::*;
+pub use schedule::*;
+
+use crate::digest::Digest;
+use crate::entry::Extension;
+use crate::state::StateClassDeclaration;
+
+/// A file that the contract names, by content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FileBinding {
+    /// BLAKE3 of the bytes; null only before the freeze.
+    pub digest: Option<Digest>,
+    /// Size; null only before the freeze.
+    pub num_bytes: Option<u64>,
+    /// Relative to the contract's folder; no `..`, no leading `/`.
+    pub path: String,
+}
+
+/// A training contract.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Contract {
+    /// The model.
+    pub architecture: Architecture,
+    /// Batch arithmetic.
+    pub batch: Batch,
+    /// Budget that ends the run.
+    pub budget: Budget,
+    /// When state is saved and what is kept.
+    pub checkpoints: CheckpointPolicy,
+    /// The code that may execute this contract.
+    pub code: Code,
+    /// How credit is assigned to parameters.
+    pub credit: CreditRule,
+    /// The data lease.
+    pub data: DataLease,
+    /// How much a crash may lose.
+    pub durability: Durability,
+    /// The environment that may execute this contract.
+    pub environment: Environment,
+    /// Evaluation streams.
+    pub evaluation: Evaluation,
+    /// Memory and traffic that the team expects.
+    pub expected: ExpectedEnvelope,
+    /// Anything that a later edition adds.
+    pub extensions: Vec<Extension>,
+    /// Injected faults, and what to do about any fault.
+    pub faults: FaultPolicy,
+    /// Limits under which the trainer leaves cleanly.
+    pub floors: Floors,
+    /// [`crate::CONTRACT_FORMAT`].
+    pub format: String,
+    /// Public keys by role.
+    pub keys: Keys,
+    /// Whether the run stands alone or belongs to a campaign.
+    pub membership: Membership,
+    /// Name of the run, for people.
+    pub name: String,
+    /// What the run will not show. At least one.
+    pub nonclaims: Vec<String>,
+    /// dtypes, reductions, determinism.
+    pub numerics: Numerics,
+    /// What is minimised.
+    pub objective: Objective,
+    /// Position to example.
+    pub order: OrderPolicy,
+    /// Manifest of parameters.
+    pub parameters: FileBinding,
+    /// What is compiled and where it runs.
+    pub plan: CompilerPlan,
+    /// Why, and by whose authority.
+    pub purpose: Purpose,
+    /// The independent qualification.
+    pub qualification: Qualification,
+    /// A quality that the run must reach to be evidence of competence; null
+    /// where none is claimed.
+    pub quality_target: Option<QualityTarget>,
+    /// Known gaps, each with an owner.
+    pub residuals: Vec<Residual>,
+    /// How a resumed run is compared with an uninterrupted one.
+    pub resume: ResumeEquivalence,
+    /// How long what is kept.
+    pub retention: Retention,
+    /// Edition of the validator's rules, and evidence profile.
+    pub ruleset: RulesetBinding,
+    /// Learning rate by parameter group.
+    pub schedule: Vec<GroupSchedule>,
+    /// Seeds by purpose.
+    pub seeds: Seeds,
+    /// Which candidate is handed off.
+    pub selection: SelectionRule,
+    /// Every state class, captured or not applicable.
+    pub state_classes: Vec<StateClassDeclaration>,
+    /// State digests every so many steps; null: only at checkpoints.
+    pub state_digest_every_steps: Option<u64>,
+    /// When training ends.
+    pub stopping: StoppingRule,
+    /// Workers and learners.
+    pub topology: Topology,
+    /// The optimizer policy card.
+    pub update: UpdateBinding,
+}

@@ -1,0 +1,166 @@
+//! Digests as text: `blake3:<64 hex>` and `sha256:<64 hex>`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Which hash function made a digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Algorithm {
+    /// BLAKE3, 256-bit output: names artifacts and examples.
+    Blake3,
+    /// SHA-256 (FIPS 180-4): contracts, tree nodes, keys.
+    Sha256,
+}
+
+impl Algorithm {
+    /// The prefix in text, without the colon.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Blake3 => "blake3",
+            Self::Sha256 => "sha256",
+        }
+    }
+}
+
+/// A 32-byte digest together with the function that made it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest {
+    /// The hash function.
+    pub algorithm: Algorithm,
+    /// The 32 output bytes.
+    pub bytes: [u8; 32],
+}
+
+/// A text that is not a digest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a digest: {text:?}; expected \"blake3:\" or \"sha256:\" and 64 lower-case hex digits")]
+pub struct ParseDigestError {
+    /// What was found, cut at 80 characters.
+    pub text: String,
+}
+
+impl Digest {
+    /// A BLAKE3 digest from its bytes.
+    #[must_use]
+    pub const fn blake3(bytes: [u8; 32]) -> Self {
+        Self { algorithm: Algorithm::Blake3, bytes }
+    }
+
+    /// A SHA-256 digest from its bytes.
+    #[must_use]
+    pub const fn sha256(bytes: [u8; 32]) -> Self {
+        Self { algorithm: Algorithm::Sha256, bytes }
+    }
+
+    /// The 64 lower-case hex digits, without the prefix.
+    #[must_use]
+    pub fn hex(&self) -> String {
+        encode_hex(&self.bytes)
+    }
+}
+
+/// Lower-case hex of any bytes.
+#[must_use]
+pub fn encode_hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+/// Bytes from lower-case hex; `None` for an odd length or any other character.
+#[must_use]
+pub fn decode_hex(text: &str) -> Option<Vec<u8>> {
+    fn value(digit: u8) -> Option<u8> {
+        match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        }
+    }
+    if !text.len().is_multiple_of(2) {
+        return None;
+    }
+    text.as_bytes()
+        .chunks_exact(2)
+        .map(|pair| Some(value(pair[0])? << 4 | value(pair[1])?))
+        .collect()
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.algorithm.name(), self.hex())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl FromStr for Digest {
+    type Err = ParseDigestError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseDigestError { text: text.chars().take(80).collect() };
+        let (prefix, digits) = text.split_once(':').ok_or_else(error)?;
+        let algorithm = match prefix {
+            "blake3" => Algorithm::Blake3,
+            "sha256" => Algorithm::Sha256,
+            _ => return Err(error()),
+        };
+        let bytes = decode_hex(digits).ok_or_else(error)?;
+        let bytes = <[u8; 32]>::try_from(bytes).map_err(|_| error())?;
+        Ok(Self { algorithm, bytes })
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(feature = "json-schema")]
+impl schemars::JsonSchema for Digest {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Digest".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "Hash function, colon, 64 lower-case hex digits.",
+            "pattern": "^(blake3|sha256):[0-9a-f]{64}$"
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips_and_rejects_upper_case() {
+        let digest = Digest::blake3([0xab; 32]);
+        let text = digest.to_string();
+        assert_eq!(text.parse::<Digest>(), Ok(digest));
+        assert!(text.to_uppercase().parse::<Digest>().is_err());
+        assert!(format!("md5:{}", digest.hex()).parse::<Digest>().is_err());
+        assert!(text[..text.len() - 2].parse::<Digest>().is_err());
+    }
+}
