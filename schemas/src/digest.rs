@@ -87,10 +87,7 @@ pub fn decode_hex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) {
         return None;
     }
-    text.as_bytes()
-        .chunks_exact(2)
-        .map(|pair| Some(value(pair[0])? << 4 | value(pair[1])?))
-        .collect()
+    text.as_bytes().chunks_exact(2).map(|pair| Some(value(pair[0])? << 4 | value(pair[1])?)).collect()
 }
 
 impl fmt::Display for Digest {

@@ -44,7 +44,8 @@ fn entry() -> Value {
         "time_us": { "type": "integer", "minimum": 0, "maximum": crate::MAX_JSON_INTEGER },
         "worker": field(generator.subschema_for::<Option<WorkerId>>()),
     });
-    let required: Vec<String> = properties.as_object().into_iter().flat_map(|map| map.keys().cloned()).collect();
+    let required: Vec<String> =
+        properties.as_object().into_iter().flat_map(|map| map.keys().cloned()).collect();
     let kinds: Vec<Value> = Body::schemas(&mut generator)
         .into_iter()
         .map(|(kind, schema)| {
