@@ -1,0 +1,521 @@
+//! Checks that stored bytes are canonical JSON, in one pass and without
+//! building a value. Specified in `docs/FORMAT.md`; written independently of
+//! the writer.
+//!
+//! A pass over bytes that are canonical also proves that no key occurs twice,
+//! since keys ascend strictly; and it tells where an entry's determined half
+//! lies, so that it need not be written again to be hashed.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::number::Decimal;
+
+/// Deepest nesting of either dialect.
+const MAX_DEPTH: u32 = 64;
+
+/// Where and how bytes differ from their canonical form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Problem {
+    /// Offset of the first byte that is wrong.
+    pub offset: usize,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "byte {}: {}", self.offset, self.what)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// What a pass over canonical bytes found on its way.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scan {
+    /// Bytes of the value at `/body/det`, where there is one.
+    pub det: Option<Range<usize>>,
+}
+
+/// Checks entry JSON: entries, manifests, envelopes' payloads.
+///
+/// # Errors
+/// At the first byte that is not canonical.
+pub fn check_entry_json(bytes: &[u8]) -> Result<Scan, Problem> {
+    check(bytes, Dialect::Entry)
+}
+
+/// Checks contract JSON (RFC 8785).
+///
+/// # Errors
+/// At the first byte that is not canonical.
+pub fn check_contract_json(bytes: &[u8]) -> Result<(), Problem> {
+    check(bytes, Dialect::Contract).map(|_| ())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    Entry,
+    Contract,
+}
+
+fn check(bytes: &[u8], dialect: Dialect) -> Result<Scan, Problem> {
+    if let Err(error) = std::str::from_utf8(bytes) {
+        return Err(Problem { offset: error.valid_up_to(), what: "not UTF-8" });
+    }
+    let mut scanner = Scanner { bytes, at: 0, dialect, scan: Scan::default(), cache: FloatCache::default() };
+    scanner.value(0, Place::Root)?;
+    if scanner.at == bytes.len() {
+        Ok(scanner.scan)
+    } else {
+        Err(scanner.problem("something follows the value"))
+    }
+}
+
+/// Which object the scanner is in, as far as it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Root,
+    Body,
+    Other,
+}
+
+struct Scanner<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    dialect: Dialect,
+    scan: Scan,
+    cache: FloatCache,
+}
+
+/// One key as it stands between its quotes.
+struct Key {
+    range: Range<usize>,
+    escaped: bool,
+}
+
+impl Scanner<'_> {
+    fn problem(&self, what: &'static str) -> Problem {
+        Problem { offset: self.at, what }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn value(&mut self, depth: u32, place: Place) -> Result<(), Problem> {
+        match self.peek() {
+            Some(b'{') => self.object(depth, place),
+            Some(b'[') => self.array(depth),
+            Some(b'"') => self.string().map(|_| ()),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b't') => self.literal(b"true"),
+            Some(b'f') => self.literal(b"false"),
+            Some(b'n') => self.literal(b"null"),
+            Some(b' ' | b'\t' | b'\r' | b'\n') => Err(self.problem("white space outside a string")),
+            Some(_) => Err(self.problem("not the start of a value")),
+            None => Err(self.problem("the bytes end within a value")),
+        }
+    }
+
+    fn literal(&mut self, text: &'static [u8]) -> Result<(), Problem> {
+        if self.bytes[self.at..].starts_with(text) {
+            self.at += text.len();
+            Ok(())
+        } else {
+            Err(self.problem("not a literal"))
+        }
+    }
+
+    fn deeper(&self, depth: u32) -> Result<u32, Problem> {
+        if depth >= MAX_DEPTH { Err(self.problem("nested deeper than 64")) } else { Ok(depth + 1) }
+    }
+
+    fn array(&mut self, depth: u32) -> Result<(), Problem> {
+        let depth = self.deeper(depth)?;
+        self.at += 1;
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.value(depth, Place::Other)?;
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Err(self.problem("neither `,` nor `]` after an element")),
+            }
+        }
+    }
+
+    fn object(&mut self, depth: u32, place: Place) -> Result<(), Problem> {
+        let depth = self.deeper(depth)?;
+        self.at += 1;
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(());
+        }
+        let mut previous: Option<Key> = None;
+        loop {
+            let start = self.at;
+            if self.peek() != Some(b'"') {
+                return Err(self.problem("an object key is not a string"));
+            }
+            let escaped = self.string()?;
+            let key = Key { range: start + 1..self.at - 1, escaped };
+            self.check_key(previous.as_ref(), &key)?;
+            if self.peek() != Some(b':') {
+                return Err(self.problem("no `:` after an object key"));
+            }
+            self.at += 1;
+            let value_start = self.at;
+            let name = &self.bytes[key.range.clone()];
+            let (is_body, is_det) =
+                (place == Place::Root && name == b"body", place == Place::Body && name == b"det");
+            self.value(depth, if is_body { Place::Body } else { Place::Other })?;
+            if is_det {
+                self.scan.det = Some(value_start..self.at);
+            }
+            previous = Some(key);
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Err(self.problem("neither `,` nor `}` after a member")),
+            }
+        }
+    }
+
+    fn check_key(&self, previous: Option<&Key>, key: &Key) -> Result<(), Problem> {
+        let at = |what| Problem { offset: key.range.start, what };
+        let raw = &self.bytes[key.range.clone()];
+        if self.dialect == Dialect::Entry && !raw.iter().all(|byte| matches!(byte, 0x20..=0x7e)) {
+            return Err(at("an object key is not printable ASCII"));
+        }
+        let Some(previous) = previous else { return Ok(()) };
+        let before = &self.bytes[previous.range.clone()];
+        let ascends = if !key.escaped && !previous.escaped && (raw.is_ascii() && before.is_ascii()) {
+            before < raw
+        } else {
+            // UTF-16 order equals byte order for the ASCII keys of entries.
+            units(before).lt(units(raw))
+        };
+        if ascends { Ok(()) } else { Err(at("object keys do not ascend strictly")) }
+    }
+
+    /// Passes over a string; tells whether it has an escape.
+    fn string(&mut self) -> Result<bool, Problem> {
+        self.at += 1;
+        let mut escaped = false;
+        loop {
+            let rest = &self.bytes[self.at..];
+            let plain = rest.iter().position(|&byte| STRING_STOPS[usize::from(byte)]);
+            let Some(plain) = plain else {
+                self.at = self.bytes.len();
+                return Err(self.problem("the bytes end within a string"));
+            };
+            self.at += plain;
+            match rest[plain] {
+                b'"' => {
+                    self.at += 1;
+                    return Ok(escaped);
+                }
+                b'\\' => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                _ => return Err(self.problem("a control character is not escaped")),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), Problem> {
+        let length = match &self.bytes[self.at + 1..] {
+            [b'"' | b'\\' | b'b' | b't' | b'n' | b'f' | b'r', ..] => 2,
+            [b'u', b'0', b'0', high @ (b'0' | b'1'), low, ..] => {
+                let digit = match low {
+                    b'0'..=b'9' => low - b'0',
+                    b'a'..=b'f' => low - b'a' + 10,
+                    _ => return Err(self.problem("an escape that canonical form does not use")),
+                };
+                let code = (high - b'0') * 16 + digit;
+                if matches!(code, 8 | 9 | 10 | 12 | 13) {
+                    return Err(self.problem("a long escape where a short one exists"));
+                }
+                6
+            }
+            _ => return Err(self.problem("an escape that canonical form does not use")),
+        };
+        self.at += length;
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<(), Problem> {
+        let start = self.at;
+        let mut is_float = false;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'0'..=b'9' | b'-' => {}
+                b'.' | b'e' | b'E' | b'+' => is_float = true,
+                _ => break,
+            }
+            self.at += 1;
+        }
+        let text = &self.bytes[start..self.at];
+        let at_start = |what| Problem { offset: start, what };
+        if !is_float {
+            return check_integer(text).map_err(at_start);
+        }
+        if self.cache.contains(text) {
+            return Ok(());
+        }
+        if !is_grammatical(text) {
+            return Err(at_start("not a number"));
+        }
+        let decimal = Decimal::parse(text).ok_or(at_start("more digits than a binary64 has"))?;
+        let spelling = match self.dialect {
+            Dialect::Entry => decimal.spell_entry(),
+            Dialect::Contract => decimal.spell_contract(),
+        };
+        if spelling.as_bytes() != text {
+            return Err(at_start("a number is not spelled canonically"));
+        }
+        if !is_shortest(&decimal, text) {
+            return Err(at_start("a number does not have the shortest digits"));
+        }
+        self.cache.insert(text);
+        Ok(())
+    }
+}
+
+/// Bytes that end the plain part of a string.
+static STRING_STOPS: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        table[byte] = true;
+        byte += 1;
+    }
+    table[b'"' as usize] = true;
+    table[b'\\' as usize] = true;
+    table
+};
+
+/// `0` or `-?[1-9][0-9]*` up to 2^53.
+fn check_integer(text: &[u8]) -> Result<(), &'static str> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    match digits {
+        [] => return Err("not a number"),
+        [b'0'] if digits.len() == text.len() => return Ok(()),
+        [b'0', ..] => return Err("an integer with a leading zero, or minus zero"),
+        _ => {}
+    }
+    // 2^53 has 16 digits, so the sum cannot overflow before the length tells.
+    if digits.len() > 16 || !digits.iter().all(u8::is_ascii_digit) {
+        return Err("an integer beyond 2^53, or not a number");
+    }
+    let value = digits.iter().fold(0u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    if value > schemas::MAX_JSON_INTEGER { Err("an integer beyond 2^53") } else { Ok(()) }
+}
+
+/// The number grammar of RFC 8259, section 6.
+fn is_grammatical(text: &[u8]) -> bool {
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut rest = text.strip_prefix(b"-").unwrap_or(text);
+    let integer = digits(rest);
+    if integer == 0 || (integer > 1 && rest[0] == b'0') {
+        return false;
+    }
+    rest = &rest[integer..];
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let count = digits(fraction);
+        if count == 0 {
+            return false;
+        }
+        rest = &fraction[count..];
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        let exponent = exponent.strip_prefix(b"+").or_else(|| exponent.strip_prefix(b"-")).unwrap_or(exponent);
+        let count = digits(exponent);
+        if count == 0 {
+            return false;
+        }
+        rest = &exponent[count..];
+    }
+    rest.is_empty()
+}
+
+/// Whether the digits are the shortest that read back to the same binary64.
+fn is_shortest(decimal: &Decimal, text: &[u8]) -> bool {
+    // Decimals of up to 15 digits in the normal range are read to distinct
+    // doubles (15 = DBL_DIG), so no shorter one can mean the same.
+    if decimal.digits().len() <= 15 && (-290..=290).contains(&decimal.point) {
+        return true;
+    }
+    let value = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
+    match value {
+        Some(value) if value.is_finite() => {
+            let shortest = Decimal::shortest(value);
+            shortest.digits() == decimal.digits()
+                && (shortest.digits().is_empty() || shortest.point == decimal.point)
+        }
+        _ => false,
+    }
+}
+
+/// UTF-16 code units of a canonical string's content (RFC 8785, 3.2.3).
+fn units(raw: &[u8]) -> impl Iterator<Item = u16> + '_ {
+    let mut unescaped = String::with_capacity(raw.len());
+    let mut characters = std::str::from_utf8(raw).unwrap_or_default().chars();
+    while let Some(character) = characters.next() {
+        if character != '\\' {
+            unescaped.push(character);
+            continue;
+        }
+        match characters.next() {
+            Some('b') => unescaped.push('\u{8}'),
+            Some('t') => unescaped.push('\t'),
+            Some('n') => unescaped.push('\n'),
+            Some('f') => unescaped.push('\u{c}'),
+            Some('r') => unescaped.push('\r'),
+            Some('u') => {
+                let digits: String = characters.by_ref().take(4).collect();
+                let code = u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32);
+                unescaped.push(code.unwrap_or('\0'));
+            }
+            Some(other) => unescaped.push(other),
+            None => {}
+        }
+    }
+    unescaped.encode_utf16().collect::<Vec<_>>().into_iter()
+}
+
+/// Spellings that were found canonical within this document: rates and decays
+/// repeat from group to group.
+#[derive(Default)]
+struct FloatCache {
+    slots: [Option<CachedFloat>; FloatCache::NUM_SLOTS],
+}
+
+#[derive(Clone, Copy)]
+struct CachedFloat {
+    text: [u8; CachedFloat::MAX_LEN],
+    len: usize,
+}
+
+impl CachedFloat {
+    const MAX_LEN: usize = 24;
+}
+
+impl FloatCache {
+    const NUM_SLOTS: usize = 8;
+
+    fn slot(text: &[u8]) -> usize {
+        let last = text.last().copied().unwrap_or(0);
+        (usize::from(last) + text.len()) % Self::NUM_SLOTS
+    }
+
+    fn contains(&self, text: &[u8]) -> bool {
+        self.slots[Self::slot(text)].is_some_and(|cached| &cached.text[..cached.len] == text)
+    }
+
+    fn insert(&mut self, text: &[u8]) {
+        if text.len() > CachedFloat::MAX_LEN {
+            return;
+        }
+        let mut cached = CachedFloat { text: [0; CachedFloat::MAX_LEN], len: text.len() };
+        cached.text[..text.len()].copy_from_slice(text);
+        self.slots[Self::slot(text)] = Some(cached);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: Result<(), &str>) {
+        let actual = check_entry_json(text.as_bytes());
+        match expected {
+            Ok(()) => assert!(actual.is_ok(), "{text}: {actual:?}"),
+            Err(what) => assert_eq!(actual.map_err(|problem| problem.what).err(), Some(what), "{text}"),
+        }
+    }
+
+    #[test]
+    fn canonical_entry_json_passes() {
+        for text in [
+            "{}",
+            "[]",
+            "null",
+            r#"{"a":1,"b":[true,false,null],"c":{"d":"e"}}"#,
+            r#""tab \t, bell \u0007, quote \", é, 😀""#,
+            "9007199254740992",
+            "-1",
+            "0",
+            "-0.0",
+            "0.10000000149011612",
+            "5e-324",
+            "1e16",
+        ] {
+            check(text, Ok(()));
+        }
+    }
+
+    #[test]
+    fn every_other_spelling_is_found() {
+        check("{ }", Err("an object key is not a string"));
+        check(" {}", Err("white space outside a string"));
+        check("{} ", Err("something follows the value"));
+        check(r#"{"b":1,"a":2}"#, Err("object keys do not ascend strictly"));
+        check(r#"{"a":1,"a":2}"#, Err("object keys do not ascend strictly"));
+        check(r#"{"é":1}"#, Err("an object key is not printable ASCII"));
+        check(r#""\/""#, Err("an escape that canonical form does not use"));
+        check(r#""\u000A""#, Err("an escape that canonical form does not use"));
+        check(r#""\u000a""#, Err("a long escape where a short one exists"));
+        check(r#""\u0041""#, Err("an escape that canonical form does not use"));
+        check("\"\u{1}\"", Err("a control character is not escaped"));
+        check("01", Err("an integer with a leading zero, or minus zero"));
+        check("-0", Err("an integer with a leading zero, or minus zero"));
+        check("9007199254740993", Err("an integer beyond 2^53"));
+        check("1.00", Err("a number is not spelled canonically"));
+        check("1e2", Err("a number is not spelled canonically"));
+        check("1E22", Err("a number is not spelled canonically"));
+        check("0.1000000000000000055", Err("more digits than a binary64 has"));
+        check("0.10000000000000001", Err("a number does not have the shortest digits"));
+        check("0.10000000149011611", Err("a number does not have the shortest digits"));
+        check("1e999", Err("a number does not have the shortest digits"));
+        check(&"[".repeat(65), Err("nested deeper than 64"));
+        check(r#"{"a":1"#, Err("neither `,` nor `}` after a member"));
+    }
+
+    #[test]
+    fn contract_json_follows_ecmascript() {
+        assert!(check_contract_json(br#"{"a":0.000001,"b":1e+21,"c":1}"#).is_ok());
+        assert!(check_contract_json(b"1.0").is_err());
+        assert!(check_contract_json(b"1e-6").is_err());
+        // RFC 8785 sorts by UTF-16: U+1F600 (a surrogate pair) before U+FB33.
+        assert!(check_contract_json("{\"😀\":1,\"דּ\":2}".as_bytes()).is_ok());
+        assert!(check_contract_json("{\"דּ\":2,\"😀\":1}".as_bytes()).is_err());
+    }
+
+    #[test]
+    fn the_determined_half_is_located() {
+        let text = br#"{"actor":"x","body":{"det":{"det":1},"obs":{}},"det":2}"#;
+        let scan = check_entry_json(text).expect("canonical");
+        assert_eq!(&text[scan.det.expect("a half")], br#"{"det":1}"#);
+    }
+
+    #[test]
+    fn not_utf_8_is_a_problem_and_no_panic() {
+        assert_eq!(check_entry_json(b"\"\xff\"").map_err(|problem| problem.offset), Err(1));
+        assert!(check_entry_json(b"").is_err());
+        assert!(check_entry_json(b"\"\\").is_err());
+        assert!(check_entry_json(b"-").is_err());
+    }
+}

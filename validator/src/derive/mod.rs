@@ -1,0 +1,22 @@
+//! What a contract determines, computed again from `docs/FORMAT.md` alone.
+//!
+//! Nothing here shares code with the programs that are being checked: an error
+//! that both sides made by sharing a function would be invisible. Every module
+//! is a pure function of its arguments; files are read by the rules.
+
+pub mod batch;
+pub mod calendar;
+pub mod clip;
+pub mod configuration;
+pub mod examples;
+pub mod initial;
+pub mod llama;
+pub mod metrics;
+pub mod order;
+pub mod philox;
+pub mod projection;
+pub mod safetensors;
+pub mod schedule;
+pub mod selection;
+pub mod state_json;
+pub mod steps;

@@ -1,0 +1,148 @@
+//! Data order: position to example by a keyed permutation with random access
+//! (`docs/FORMAT.md`, "Data order").
+//!
+//! Eight Feistel rounds make a permutation of a power of four; cycle walking
+//! (Black and Rogaway, CT-RSA 2002) restricts it to the number of examples.
+
+use sha2::{Digest as _, Sha512};
+
+/// Name of the stream that updates are drawn from.
+pub const UPDATE_STREAM: &str = "train";
+
+/// The permutation of one epoch.
+#[derive(Debug, Clone)]
+pub struct EpochOrder {
+    half_bits: u32,
+    num_examples: u64,
+    round_keys: [u64; 8],
+}
+
+impl EpochOrder {
+    /// The order of `stream` in `epoch`; `None` when there are no examples.
+    #[must_use]
+    pub fn new(stream: &str, seed: u64, epoch: u64, num_examples: u64) -> Option<Self> {
+        if num_examples == 0 {
+            return None;
+        }
+        let mut hasher = Sha512::new();
+        hasher.update(b"governed-ledger order/1\0");
+        hasher.update(stream.as_bytes());
+        hasher.update([0]);
+        hasher.update(seed.to_le_bytes());
+        hasher.update(epoch.to_le_bytes());
+        let digest = hasher.finalize();
+        let mut round_keys = [0u64; 8];
+        for (key, bytes) in round_keys.iter_mut().zip(digest.chunks_exact(8)) {
+            *key = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        }
+        let mut half_bits = 1;
+        while half_bits < 32 && 1u64 << (2 * half_bits) < num_examples {
+            half_bits += 1;
+        }
+        Some(Self { half_bits, num_examples, round_keys })
+    }
+
+    /// The example at `position`, which is below the number of examples.
+    #[must_use]
+    pub fn example(&self, position: u64) -> u64 {
+        debug_assert!(position < self.num_examples, "a position lies within its epoch");
+        let mut value = self.pass(position);
+        while value >= self.num_examples {
+            value = self.pass(value);
+        }
+        value
+    }
+
+    fn pass(&self, value: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for key in self.round_keys {
+            (left, right) = (right, left ^ (mix(right.wrapping_add(key)) & mask));
+        }
+        left << self.half_bits | right
+    }
+}
+
+/// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
+fn mix(mut z: u64) -> u64 {
+    z ^= z >> 30;
+    z = z.wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z ^= z >> 27;
+    z = z.wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ z >> 31
+}
+
+/// The order of all epochs of a stream; remembers the epoch in use.
+#[derive(Debug, Clone)]
+pub struct Order {
+    current: Option<(u64, EpochOrder)>,
+    num_examples: u64,
+    seed: u64,
+    stream: String,
+}
+
+impl Order {
+    /// The order of `stream` over `num_examples` examples.
+    #[must_use]
+    pub fn new(stream: &str, seed: u64, num_examples: u64) -> Self {
+        Self { current: None, num_examples, seed, stream: stream.to_owned() }
+    }
+
+    /// The example at a position of an epoch; `None` when the position is not
+    /// within the epoch.
+    pub fn example(&mut self, epoch: u64, position: u64) -> Option<u64> {
+        if position >= self.num_examples {
+            return None;
+        }
+        if self.current.as_ref().is_none_or(|(current, _)| *current != epoch) {
+            let order = EpochOrder::new(&self.stream, self.seed, epoch, self.num_examples)?;
+            self.current = Some((epoch, order));
+        }
+        self.current.as_ref().map(|(_, order)| order.example(position))
+    }
+
+    /// The example at a global position; `None` when there are no examples.
+    pub fn global(&mut self, position: u64) -> Option<u64> {
+        let epoch = position.checked_div(self.num_examples)?;
+        self.example(epoch, position % self.num_examples)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computed with Python's `hashlib` from the text of the format page.
+    #[test]
+    fn vectors_of_the_format_page() {
+        let order = |seed, epoch, num_examples: u64| {
+            let order = EpochOrder::new("train", seed, epoch, num_examples).expect("not empty");
+            (0..num_examples.min(12)).map(|p| order.example(p)).collect::<Vec<_>>()
+        };
+        assert_eq!(order(1, 0, 10), [1, 8, 3, 5, 4, 2, 7, 9, 0, 6]);
+        assert_eq!(order(1, 1, 10), [4, 5, 9, 2, 6, 1, 0, 7, 8, 3]);
+        assert_eq!(order(u64::MAX, 3, 1000), [409, 828, 127, 39, 496, 371, 310, 791, 621, 521, 298, 882]);
+        assert_eq!(order(5, 0, (1 << 40) + 3), [828_934_927_036, 181_316_798_102, 725_979_722_329, 38_041_746_393, 357_403_559_587, 333_208_652_857, 1_048_775_486_577, 439_844_455_574, 967_942_072_376, 176_641_231_047, 578_024_912_744, 720_198_078_918]);
+    }
+
+    #[test]
+    fn every_size_gives_a_permutation() {
+        for num_examples in 1..70u64 {
+            let order = EpochOrder::new("train", 9, 2, num_examples).expect("not empty");
+            let mut seen: Vec<u64> = (0..num_examples).map(|position| order.example(position)).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..num_examples).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn largest_and_empty_sizes_are_answered() {
+        assert!(EpochOrder::new("train", 0, 0, 0).is_none());
+        assert_eq!(Order::new("train", 0, 0).global(0), None);
+        let order = EpochOrder::new("train", 0, 0, u64::MAX).expect("not empty");
+        assert!(order.example(u64::MAX - 1) < u64::MAX);
+        let mut order = Order::new("train", 1, 10);
+        assert_eq!(order.global(13), order.example(1, 3));
+        assert_eq!(order.example(0, 10), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! The projection of a run: one digest over what the contract determines,
+//! equal for an exact replay (`docs/FORMAT.md`, "Projection").
+//!
+//! Memory does not grow with the steps: lines are hashed as steps complete, and
+//! the hash state is kept at saved steps only, because a later attempt can
+//! begin nowhere else.
+
+use std::collections::BTreeMap;
+
+use schemas::body::{Body, Kind};
+use schemas::digest::Digest;
+use schemas::entry::Entry;
+use sha2::{Digest as _, Sha256};
+
+/// Lines of one step by kind (in the order of the format page) and stream.
+type Lines = BTreeMap<(u8, String), String>;
+
+/// Computes the projection in one pass.
+#[derive(Debug, Clone, Default)]
+pub struct Projection {
+    /// Over all lines of the steps before `step`.
+    hasher: Sha256,
+    step: u64,
+    lines: Lines,
+    /// State at the beginning of each saved step, and that step's lines.
+    saved: BTreeMap<u64, (Sha256, Lines)>,
+}
+
+impl Projection {
+    /// A projection of nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes one entry into account; others than the three kinds are ignored.
+    pub fn entry(&mut self, entry: &Entry) {
+        let (order, step, stream) = match &entry.body {
+            Body::AttemptStart(halves) => return self.rewind(halves.det.from_step),
+            Body::Step(_) => (0, entry.header.step.unwrap_or(0), String::new()),
+            Body::Eval(halves) => (1, entry.header.step.unwrap_or(0), halves.det.stream.clone()),
+            Body::CheckpointDurablyCommitted(halves) => (2, halves.det.step, String::new()),
+            _ => return,
+        };
+        if step != self.step {
+            self.advance(step);
+        }
+        let Ok(det) = entry.body.det_json() else { return };
+        self.lines.insert((order, stream), format!("{} {step} {det}\n", entry.body.kind().name()));
+        if entry.body.kind() == Kind::CheckpointDurablyCommitted {
+            self.saved.insert(step, (self.hasher.clone(), self.lines.clone()));
+        }
+    }
+
+    /// The digest of the logical run.
+    #[must_use]
+    pub fn finish(mut self) -> Digest {
+        self.advance(u64::MAX);
+        Digest::sha256(self.hasher.finalize().into())
+    }
+
+    fn advance(&mut self, step: u64) {
+        for line in std::mem::take(&mut self.lines).into_values() {
+            self.hasher.update(line.as_bytes());
+        }
+        self.step = step;
+    }
+
+    /// What a lost attempt recorded beyond the new one's beginning is replaced
+    /// by the new one.
+    fn rewind(&mut self, from_step: u64) {
+        let (hasher, lines) = self.saved.get(&from_step).cloned().unwrap_or_default();
+        self.hasher = hasher;
+        self.lines = lines;
+        self.step = from_step;
+        self.saved.split_off(&(from_step + 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::{RunBuilder, honest_run};
+
+    fn digest(entries: &[Entry]) -> Digest {
+        let mut projection = Projection::new();
+        entries.iter().for_each(|entry| projection.entry(entry));
+        projection.finish()
+    }
+
+    #[test]
+    fn hashes_the_lines_in_the_documented_order() {
+        let run = honest_run();
+        let mut lines: Vec<(u64, u8, String)> = Vec::new();
+        for entry in &run.entries {
+            let order = match entry.body.kind() {
+                Kind::Step => 0,
+                Kind::Eval => 1,
+                Kind::CheckpointDurablyCommitted => 2,
+                _ => continue,
+            };
+            let step = entry.header.step.expect("these kinds have a step");
+            let det = entry.body.det_json().expect("serialises");
+            lines.push((step, order, format!("{} {step} {det}\n", entry.body.kind().name())));
+        }
+        lines.sort();
+        let text: String = lines.into_iter().map(|(_, _, line)| line).collect();
+        assert_eq!(digest(&run.entries).bytes, <[u8; 32]>::from(Sha256::digest(text.as_bytes())));
+    }
+
+    #[test]
+    fn a_replay_with_a_crash_has_the_same_projection() {
+        let interrupted = RunBuilder::new().crash_after_step(5).build();
+        assert!(interrupted.entries.len() > honest_run().entries.len());
+        assert_eq!(digest(&interrupted.entries), digest(&honest_run().entries));
+        let mut changed = honest_run();
+        let body = changed.entries.iter_mut().find_map(|entry| match &mut entry.body {
+            Body::Eval(halves) => Some(halves),
+            _ => None,
+        });
+        body.expect("there is an evaluation").det.num_tokens += 1;
+        assert_ne!(digest(&changed.entries), digest(&honest_run().entries));
+    }
+}

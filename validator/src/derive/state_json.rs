@@ -1,0 +1,150 @@
+//! The JSON shards of a checkpoint, byte for byte, and the digest of a state
+//! class (`docs/FORMAT.md`, "Checkpoint" and "State digests").
+
+use schemas::body::ExecutedPlan;
+use schemas::contract::{CompilerPlan, Contract, Dtype};
+use schemas::digest::Digest;
+use schemas::number::Float;
+use serde::Serialize;
+
+use super::selection::SelectionState;
+
+#[derive(Serialize)]
+struct DataCursor {
+    epoch: u64,
+    examples: u64,
+    position: u64,
+    step: u64,
+    tokens: u64,
+}
+
+/// `data_cursor.json` after `step` updates that consumed `tokens` targets;
+/// `None` where the arithmetic leaves 64 bits or there are no examples.
+#[must_use]
+pub fn data_cursor(contract: &Contract, num_examples: u64, step: u64, tokens: u64) -> Option<Vec<u8>> {
+    let examples = step.checked_mul(u64::from(contract.batch.global_examples))?;
+    let epoch = examples.checked_div(num_examples)?;
+    bytes(&DataCursor { epoch, examples, position: examples % num_examples, step, tokens })
+}
+
+#[derive(Serialize)]
+struct Topology {
+    learners: u32,
+    workers: u32,
+}
+
+/// `topology.json`.
+#[must_use]
+pub fn topology(contract: &Contract) -> Option<Vec<u8>> {
+    bytes(&Topology { learners: contract.topology.learners, workers: contract.topology.workers })
+}
+
+#[derive(Serialize)]
+struct ExecutedCompiler<'a> {
+    compiler: &'a CompilerPlan,
+    compute_dtype: Dtype,
+    num_workers: u32,
+}
+
+/// `compiler_plan.json` of an executed plan.
+#[must_use]
+pub fn compiler_plan(plan: &ExecutedPlan) -> Option<Vec<u8>> {
+    bytes(&ExecutedCompiler {
+        compiler: &plan.compiler,
+        compute_dtype: plan.compute_dtype,
+        num_workers: plan.num_workers,
+    })
+}
+
+#[derive(Serialize)]
+struct Scheduler {
+    step: u64,
+}
+
+/// `scheduler.json`.
+#[must_use]
+pub fn scheduler(step: u64) -> Option<Vec<u8>> {
+    bytes(&Scheduler { step })
+}
+
+#[derive(Serialize)]
+struct SelectionJson {
+    best_step: Option<u64>,
+    best_value: Option<Float>,
+    evaluations_without_improvement: u64,
+}
+
+/// `selection_state.json`.
+#[must_use]
+pub fn selection_state(state: &SelectionState) -> Option<Vec<u8>> {
+    bytes(&SelectionJson {
+        best_step: state.best.map(|(step, _)| step),
+        best_value: state.best.map(|(_, value)| value),
+        evaluations_without_improvement: state.without_improvement,
+    })
+}
+
+fn bytes<T: Serialize>(value: &T) -> Option<Vec<u8>> {
+    // Fields are declared in key order, and floats go through `Float`, so this
+    // is entry JSON.
+    serde_json::to_vec(value).ok()
+}
+
+/// Digest of a class from its shards' paths and digests, given in path order.
+#[must_use]
+pub fn class_digest<'a>(shards: impl IntoIterator<Item = (&'a str, &'a Digest)>) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    for (path, digest) in shards {
+        hasher.update(path.as_bytes());
+        hasher.update(&[0]);
+        hasher.update(&digest.bytes);
+    }
+    Digest::blake3(*hasher.finalize().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::contract;
+
+    fn check(actual: Option<Vec<u8>>, expected: &str) {
+        let actual = actual.expect("representable");
+        assert_eq!(String::from_utf8_lossy(&actual), expected);
+        crate::canonical::check_entry_json(&actual).expect("canonical");
+    }
+
+    #[test]
+    fn shards_by_hand() {
+        let mut contract = contract();
+        contract.batch.global_examples = 8;
+        check(data_cursor(&contract, 10, 3, 99), r#"{"epoch":2,"examples":24,"position":4,"step":3,"tokens":99}"#);
+        check(topology(&contract), r#"{"learners":1,"workers":1}"#);
+        check(scheduler(7), r#"{"step":7}"#);
+        let none = r#"{"best_step":null,"best_value":null,"evaluations_without_improvement":0}"#;
+        check(selection_state(&SelectionState::default()), none);
+        let state = SelectionState { best: Some((4, Float(2.5))), without_improvement: 1 };
+        check(selection_state(&state), r#"{"best_step":4,"best_value":2.5,"evaluations_without_improvement":1}"#);
+        assert_eq!(data_cursor(&contract, 0, 3, 99), None);
+        assert_eq!(data_cursor(&contract, 10, u64::MAX, 99), None);
+    }
+
+    #[test]
+    fn threads_and_instrumentation_do_not_enter_the_plan() {
+        let mut plan = crate::test_support::plan(&contract());
+        let first = compiler_plan(&plan);
+        plan.num_threads += 3;
+        plan.instrumentation.push("failpoints".to_owned());
+        assert_eq!(compiler_plan(&plan), first);
+        plan.compiler.autotune = !plan.compiler.autotune;
+        assert_ne!(compiler_plan(&plan), first);
+    }
+
+    #[test]
+    fn a_class_digest_binds_paths_and_contents() {
+        let (a, b) = (Digest::blake3([1; 32]), Digest::blake3([2; 32]));
+        let mut text = b"x\0".to_vec();
+        text.extend([1; 32]);
+        assert_eq!(class_digest([("x", &a)]).bytes, *blake3::hash(&text).as_bytes());
+        assert_ne!(class_digest([("x", &a), ("y", &b)]), class_digest([("x", &b), ("y", &a)]));
+    }
+}
