@@ -1,0 +1,65 @@
+# Shared by the scripts: messages, packages, the target folder. Sourced, never run.
+
+cache="${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/governed-ledger"
+target="${CARGO_TARGET_DIR:-$PWD/target}"
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*" >&2; }
+if [[ ! -t 2 || -n "${NO_COLOR:-}" ]]; then
+    say() { printf '\n%s\n' "$*" >&2; }
+fi
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    printf '%s\n' "$@" >&2
+    exit 2
+}
+
+# Runs a command as root: as it is, or through sudo.
+as_root() {
+    if [[ "$(id -u)" == 0 ]]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "root is needed to run: $*" "hint: run it once yourself, then this script again"
+    fi
+}
+
+# Installs Debian packages; says which.
+install_packages() {
+    command -v apt-get >/dev/null || fail "apt-get is not here; install by hand: $*"
+    say "Installing $*"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+}
+
+# Installs PACKAGES unless COMMAND is there: need COMMAND PACKAGE...
+need() {
+    local command="$1"
+    shift
+    command -v "$command" >/dev/null || install_packages "$@"
+    command -v "$command" >/dev/null || fail "$command is still missing after installing $*"
+}
+
+need_rust() {
+    command -v cargo >/dev/null || fail "cargo is not installed" "hint: install Rust; rust-toolchain.toml names the version"
+}
+
+# A virtual environment in the cache folder with the given packages: prints its path.
+python_environment() {
+    local name="$1"
+    shift
+    local folder="$cache/python-$name"
+    local stamp="$folder/installed"
+    if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$*" ]]; then
+        need python3 python3
+        python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
+        rm -rf "$folder"
+        mkdir -p "$cache"
+        python3 -m venv "$folder" >&2
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >&2
+        printf '%s' "$*" >"$stamp"
+    fi
+    printf '%s' "$folder"
+}
