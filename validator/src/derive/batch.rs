@@ -46,7 +46,8 @@ pub fn ranges(batch: &Batch, step: u64, num_examples: u64) -> Option<Vec<Positio
 mod tests {
     use super::*;
 
-    const BATCH: Batch = Batch { accumulation: 2, data_parallel: 1, global_examples: 8, microbatch_examples: 4 };
+    const BATCH: Batch =
+        Batch { accumulation: 2, data_parallel: 1, global_examples: 8, microbatch_examples: 4 };
 
     fn check(step: u64, num_examples: u64, expected: &[(u64, u64, u64)]) {
         let ranges = ranges(&BATCH, step, num_examples).expect("there are examples");

@@ -66,7 +66,7 @@ pub fn config_json(shape: &LlamaDecoder) -> Result<Vec<u8>, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_support::llama;
+    use crate::fixture::llama;
 
     #[test]
     fn the_bytes_are_those_of_the_format_page() {

@@ -40,7 +40,10 @@ pub fn derive_shard(
         }
         let wanted = u64::from(num_targets) + 1 - carried as u64;
         if reader.take(wanted).read_to_end(&mut window)? as u64 != wanted {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the shard is shorter than the manifest says"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the shard is shorter than the manifest says",
+            ));
         }
         let id = *blake3::hash(&window).as_bytes();
         record(ExampleRecord { id, num_targets, offset, shard });

@@ -44,7 +44,9 @@ impl InitialValues {
     pub fn new(initializer: &Initializer, path: &str, seed: u64) -> Self {
         match initializer {
             Initializer::Ones => Self::Ones,
-            Initializer::Normal { std } => Self::Normal { key: draw_key(&format!("init:{path}"), seed), std: *std },
+            Initializer::Normal { std } => {
+                Self::Normal { key: draw_key(&format!("init:{path}"), seed), std: *std }
+            }
         }
     }
 
@@ -77,7 +79,10 @@ impl InitialValues {
 }
 
 /// Box and Muller's transform of the block's four words.
-#[allow(clippy::cast_possible_truncation, reason = "the halves of the block index; rounding to binary32 is the rule")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the halves of the block index; rounding to binary32 is the rule"
+)]
 fn normal_block(key: [u32; 2], block: u64, std: f64) -> [f32; 4] {
     let words = philox4x32_10([block as u32, (block >> 32) as u32, 0, 0], key);
     let (a, b) = normal_pair(words[0], words[1]);

@@ -93,7 +93,7 @@ pub fn num_elements(shape: &[u64]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_support::{card, llama};
+    use crate::fixture::{card, llama};
 
     #[test]
     fn names_shapes_and_groups_of_one_block() {
@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn an_untied_head_is_a_matrix_and_an_absurd_depth_is_refused() {
-        let all = parameters(&LlamaDecoder { tied_embeddings: false, ..llama() }, &card()).expect("few layers");
+        let all =
+            parameters(&LlamaDecoder { tied_embeddings: false, ..llama() }, &card()).expect("few layers");
         assert_eq!(all[0].path, HEAD);
         assert_eq!(all[0].group.as_deref(), Some("matrices"));
         assert_eq!(parameters(&LlamaDecoder { num_layers: u32::MAX, ..llama() }, &card()), None);

@@ -80,7 +80,7 @@ impl Projection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_support::{RunBuilder, honest_run};
+    use crate::fixture::{RunBuilder, honest_run};
 
     fn digest(entries: &[Entry]) -> Digest {
         let mut projection = Projection::new();

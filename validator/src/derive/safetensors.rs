@@ -47,7 +47,9 @@ pub struct Header {
 pub fn header_length(first: [u8; 8], file_bytes: u64) -> Result<u64, HeaderError> {
     let length = u64::from_le_bytes(first);
     if length > MAX_HEADER_BYTES || length > file_bytes.saturating_sub(LENGTH_BYTES) {
-        return Err(HeaderError(format!("its length of {length} bytes does not fit a file of {file_bytes} bytes")));
+        return Err(HeaderError(format!(
+            "its length of {length} bytes does not fit a file of {file_bytes} bytes"
+        )));
     }
     if !length.is_multiple_of(8) {
         return Err(HeaderError(format!("its length of {length} bytes is no multiple of 8")));
@@ -75,12 +77,15 @@ pub fn parse(header: &[u8], file_bytes: u64) -> Result<Header, HeaderError> {
         if tensors.last().is_some_and(|last| last.info.name >= name) {
             return Err(HeaderError(format!("tensor {name:?} is out of name order or repeated")));
         }
-        let num_bytes = data_bytes(&raw)
-            .ok_or_else(|| HeaderError(format!("tensor {name:?} has no known size: {} {:?}", raw.dtype, raw.shape)))?;
+        let num_bytes = data_bytes(&raw).ok_or_else(|| {
+            HeaderError(format!("tensor {name:?} has no known size: {} {:?}", raw.dtype, raw.shape))
+        })?;
         let expected = end.checked_add(num_bytes).map(|next| [end, next]);
         if expected != Some(raw.data_offsets) {
             let offsets = raw.data_offsets;
-            return Err(HeaderError(format!("tensor {name:?} is at {offsets:?}, expected {num_bytes} bytes from {end}")));
+            return Err(HeaderError(format!(
+                "tensor {name:?} is at {offsets:?}, expected {num_bytes} bytes from {end}"
+            )));
         }
         let info = TensorInfo { dtype: raw.dtype, name, shape: raw.shape };
         tensors.push(Tensor { info, num_bytes, offset: data_start.saturating_add(end) });
@@ -197,7 +202,11 @@ mod tests {
         check(&object(&[tensor("a", 0, 12)]), 12, Err("expected 8 bytes from 0"));
         check(&object(&[tensor("a", 0, 8)]), 9, Err("data end at byte 8"));
         check(r#"{"a":{"dtype":"F33","shape":[],"data_offsets":[0,4]}}"#, 4, Err("no known size"));
-        check(r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}"#, 0, Err("no known size"));
+        check(
+            r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}"#,
+            0,
+            Err("no known size"),
+        );
         check(r#"{"__metadata__":{"format":"np"}}"#, 0, Err("metadata"));
         check(r#"{"__metadata__":{"format":"pt","x":"y"}}"#, 0, Err("unknown field"));
         check("{}\n", 0, Err("padded with spaces"));

@@ -75,7 +75,10 @@ mod tests {
 
     #[test]
     fn values_that_are_not_finite_never_become_best() {
-        assert_eq!(follow(0.0, &[f64::NAN, f64::NEG_INFINITY]), SelectionState { best: None, without_improvement: 2 });
+        assert_eq!(
+            follow(0.0, &[f64::NAN, f64::NEG_INFINITY]),
+            SelectionState { best: None, without_improvement: 2 }
+        );
         assert_eq!(follow(0.0, &[f64::NAN, 9.0]).best, Some((1, Float(9.0))));
     }
 

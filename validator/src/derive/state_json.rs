@@ -105,7 +105,7 @@ pub fn class_digest<'a>(shards: impl IntoIterator<Item = (&'a str, &'a Digest)>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_support::contract;
+    use crate::fixture::contract;
 
     fn check(actual: Option<Vec<u8>>, expected: &str) {
         let actual = actual.expect("representable");
@@ -117,20 +117,26 @@ mod tests {
     fn shards_by_hand() {
         let mut contract = contract();
         contract.batch.global_examples = 8;
-        check(data_cursor(&contract, 10, 3, 99), r#"{"epoch":2,"examples":24,"position":4,"step":3,"tokens":99}"#);
+        check(
+            data_cursor(&contract, 10, 3, 99),
+            r#"{"epoch":2,"examples":24,"position":4,"step":3,"tokens":99}"#,
+        );
         check(topology(&contract), r#"{"learners":1,"workers":1}"#);
         check(scheduler(7), r#"{"step":7}"#);
         let none = r#"{"best_step":null,"best_value":null,"evaluations_without_improvement":0}"#;
         check(selection_state(&SelectionState::default()), none);
         let state = SelectionState { best: Some((4, Float(2.5))), without_improvement: 1 };
-        check(selection_state(&state), r#"{"best_step":4,"best_value":2.5,"evaluations_without_improvement":1}"#);
+        check(
+            selection_state(&state),
+            r#"{"best_step":4,"best_value":2.5,"evaluations_without_improvement":1}"#,
+        );
         assert_eq!(data_cursor(&contract, 0, 3, 99), None);
         assert_eq!(data_cursor(&contract, 10, u64::MAX, 99), None);
     }
 
     #[test]
     fn threads_and_instrumentation_do_not_enter_the_plan() {
-        let mut plan = crate::test_support::plan(&contract());
+        let mut plan = crate::fixture::plan(&contract());
         let first = compiler_plan(&plan);
         plan.num_threads += 3;
         plan.instrumentation.push("failpoints".to_owned());

@@ -31,7 +31,8 @@ pub fn is_candidate(contract: &Contract, step: u64, last_step: u64) -> bool {
     match contract.selection.family {
         CandidateFamily::FinalOnly => step == last_step,
         CandidateFamily::EveryEvaluatedCheckpoint => {
-            let stream = contract.evaluation.streams.iter().find(|stream| stream.name == contract.selection.stream);
+            let stream =
+                contract.evaluation.streams.iter().find(|stream| stream.name == contract.selection.stream);
             step != 0
                 && is_due(step, contract.checkpoints.every_steps, last_step)
                 && stream.is_some_and(|stream| is_due(step, stream.every_steps, last_step))
