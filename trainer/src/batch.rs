@@ -1,0 +1,144 @@
+//! Microbatches: windows of text as id tensors of one fixed shape.
+//!
+//! Every microbatch is `[examples, context]` whatever its examples' lengths:
+//! short ones are padded on the right with zeros that the loss does not see. A
+//! fixed shape means the same kernels, and so the same bits, for all of them.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use schemas::digest::Digest;
+
+use crate::data::{DataError, ExampleSource};
+use crate::engine::EngineError;
+
+/// One example to be put into a microbatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Global position in the stream; keys the dropout masks.
+    pub position: u64,
+    /// Index in the example table.
+    pub example: u64,
+}
+
+/// A microbatch on a device.
+#[derive(Debug)]
+pub struct Microbatch {
+    /// Input ids, `[examples, context]`.
+    pub inputs: Tensor<2, Int>,
+    /// Target ids, `[examples, context]`.
+    pub targets: Tensor<2, Int>,
+    /// Targets of each example; the rest of its row is padding.
+    pub num_targets: Vec<u32>,
+    /// Global position of each example.
+    pub positions: Vec<u64>,
+    ids: Vec<[u8; 32]>,
+    context_length: usize,
+}
+
+impl Microbatch {
+    /// Reads examples and puts them onto a device.
+    ///
+    /// # Errors
+    /// When an example cannot be read or is not the frozen text.
+    pub fn assemble(
+        source: &ExampleSource,
+        placements: &[Placement],
+        context_length: usize,
+        device: &Device,
+    ) -> Result<Self, DataError> {
+        let shape = [placements.len(), context_length];
+        let mut inputs = vec![0i32; placements.len() * context_length];
+        let mut targets = inputs.clone();
+        let mut num_targets = Vec::with_capacity(placements.len());
+        let mut ids = Vec::with_capacity(placements.len());
+        let mut window = Vec::with_capacity(context_length + 1);
+        let rows = inputs.chunks_mut(context_length).zip(targets.chunks_mut(context_length));
+        for (placement, (inputs, targets)) in placements.iter().zip(rows) {
+            let record = source.read(placement.example, &mut window)?;
+            for (slot, byte) in inputs.iter_mut().zip(&window[..window.len() - 1]) {
+                *slot = i32::from(*byte);
+            }
+            for (slot, byte) in targets.iter_mut().zip(&window[1..]) {
+                *slot = i32::from(*byte);
+            }
+            num_targets.push(record.num_targets);
+            ids.push(record.id);
+        }
+        Ok(Self {
+            inputs: Tensor::from_data(TensorData::new(inputs, shape), device),
+            targets: Tensor::from_data(TensorData::new(targets, shape), device),
+            num_targets,
+            positions: placements.iter().map(|placement| placement.position).collect(),
+            ids,
+            context_length,
+        })
+    }
+
+    /// Target tokens.
+    #[must_use]
+    pub fn num_tokens(&self) -> u64 {
+        self.num_targets.iter().map(|count| u64::from(*count)).sum()
+    }
+
+    /// Weight of each position in the loss, `[examples * context]`: `weight`
+    /// for a target and 0 for padding.
+    #[must_use]
+    pub fn weights(&self, weight: f32) -> Vec<f32> {
+        let mut weights = vec![0.0; self.num_targets.len() * self.context_length];
+        for (row, count) in weights.chunks_mut(self.context_length).zip(&self.num_targets) {
+            row[..*count as usize].fill(weight);
+        }
+        weights
+    }
+
+    /// `total` plus, in binary64 and in order, a value for each target; padding
+    /// is left out. `values` is `[examples * context]`. One running sum gives
+    /// the same total for any split into microbatches.
+    #[must_use]
+    pub fn add_targets(&self, total: f64, values: &[f32]) -> f64 {
+        values
+            .chunks(self.context_length)
+            .zip(&self.num_targets)
+            .flat_map(|(row, count)| &row[..*count as usize])
+            .fold(total, |total, value| total + f64::from(*value))
+    }
+}
+
+/// Digests of what a step consumed, in the order of consumption.
+#[derive(Debug, Default)]
+pub struct Consumption {
+    ids: blake3::Hasher,
+    inputs: blake3::Hasher,
+}
+
+impl Consumption {
+    /// Adds a microbatch. The bytes are read back from the tensors that enter
+    /// the model, not from the files, so that the digest speaks of what was fed.
+    ///
+    /// # Errors
+    /// When a tensor cannot be read, or holds an id that is no byte.
+    pub fn add(&mut self, microbatch: &Microbatch) -> Result<(), EngineError> {
+        let read = |tensor: &Tensor<2, Int>| {
+            tensor.try_to_vec_as::<i32>().map_err(|error| EngineError::device("reading ids", &error))
+        };
+        let (inputs, targets) = (read(&microbatch.inputs)?, read(&microbatch.targets)?);
+        let byte = |id: i32| u8::try_from(id).map_err(|_| EngineError::IdRange { id });
+        let context = microbatch.context_length;
+        let rows = inputs.chunks(context).zip(targets.chunks(context));
+        for ((inputs, targets), (count, id)) in rows.zip(microbatch.num_targets.iter().zip(&microbatch.ids)) {
+            let end = *count as usize;
+            let mut bytes = inputs[..end].iter().copied().map(byte).collect::<Result<Vec<_>, _>>()?;
+            bytes.push(byte(targets[end - 1])?);
+            self.ids.update(id);
+            self.inputs.update(&(*count + 1).to_le_bytes());
+            self.inputs.update(&bytes);
+        }
+        Ok(())
+    }
+
+    /// Digest of the example ids and digest of the inputs.
+    #[must_use]
+    pub fn finish(&self) -> (Digest, Digest) {
+        let digest = |hasher: &blake3::Hasher| Digest::blake3(*hasher.finalize().as_bytes());
+        (digest(&self.ids), digest(&self.inputs))
+    }
+}

@@ -1,0 +1,264 @@
+//! What of a contract the engine can execute, and what it makes of it.
+//!
+//! Everything that a contract can say and this trainer does not do is refused
+//! here, before a tensor exists, with the JSON pointer of the field.
+
+use schemas::contract::{Architecture, Contract, CreditRule, Dtype, LlamaDecoder, ScheduleShape};
+use schemas::contract::{Objective, OrderPolicy, Reduction};
+use schemas::parameters::{ParameterDeclaration, ParameterManifest, ParameterStatus};
+use schemas::policy_card::{BatchSemantics, Parameterization, PolicyCard, UpdateRule};
+
+use crate::device::{self, OpenDevice};
+use crate::model::manifest::{self, ManifestError, PARAMETER_DTYPE};
+use crate::optimizer::adamw::{AdamW, STATE_SUFFIXES};
+
+/// Ids that a byte can take; the vocabulary must hold them all.
+const NUM_BYTES: u32 = 256;
+
+/// What this trainer does not do.
+#[derive(Debug, thiserror::Error)]
+pub enum Unsupported {
+    /// A field with a value that is not executed.
+    #[error("{document} {pointer}: {found}, but {requirement}")]
+    Field {
+        /// Which document: `contract`, `policy card`, `parameter manifest`.
+        document: &'static str,
+        /// JSON pointer.
+        pointer: String,
+        /// What it holds.
+        found: String,
+        /// What this trainer executes.
+        requirement: String,
+    },
+    /// No manifest can be made of architecture and card.
+    #[error("architecture and policy card do not fit")]
+    Manifest(#[from] ManifestError),
+}
+
+/// A parameter group as the engine uses it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct GroupPlan {
+    pub(crate) name: String,
+    pub(crate) learning_rate_multiplier: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) shape: ScheduleShape,
+}
+
+/// What the engine executes.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) decoder: &'a LlamaDecoder,
+    pub(crate) groups: Vec<GroupPlan>,
+    pub(crate) rule: AdamW,
+    /// Group of each parameter of the manifest, in its order; none for a
+    /// frozen one.
+    pub(crate) parameter_groups: Vec<Option<usize>>,
+}
+
+fn field<T>(
+    document: &'static str,
+    pointer: impl Into<String>,
+    found: impl std::fmt::Debug,
+    requirement: impl Into<String>,
+) -> Result<T, Unsupported> {
+    Err(Unsupported::Field {
+        document,
+        pointer: pointer.into(),
+        found: format!("{found:?}"),
+        requirement: requirement.into(),
+    })
+}
+
+/// Checks all three documents against what is executed.
+pub(crate) fn plan<'a>(
+    contract: &'a Contract,
+    card: &PolicyCard,
+    parameters: &ParameterManifest,
+    device: &OpenDevice,
+) -> Result<Plan<'a>, Unsupported> {
+    let Architecture::LlamaDecoder(decoder) = &contract.architecture;
+    check_model(contract, decoder, device)?;
+    check_numerics(contract)?;
+    check_batch(contract)?;
+    let rule = check_card(card)?;
+    let groups = groups(contract, card)?;
+    let parameter_groups = parameter_groups(contract, card, parameters)?;
+    Ok(Plan { decoder, groups, rule, parameter_groups })
+}
+
+fn check_model(contract: &Contract, decoder: &LlamaDecoder, device: &OpenDevice) -> Result<(), Unsupported> {
+    if decoder.vocab_size < NUM_BYTES {
+        let requirement = "ids are bytes, so it must be at least 256";
+        return field("contract", "/architecture/vocab_size", decoder.vocab_size, requirement);
+    }
+    let CreditRule::Backpropagation = contract.credit else {
+        return field("contract", "/credit", &contract.credit, "only backpropagation is executed");
+    };
+    let Objective::NextTokenCrossEntropy = contract.objective;
+    let OrderPolicy::KeyedPermutation = contract.order;
+    if contract.plan.device != device.kind() {
+        let requirement = format!("the device that was opened is {}", device::name(device.kind()));
+        return field("contract", "/plan/device", contract.plan.device, requirement);
+    }
+    if contract.plan.autotune {
+        let requirement = "kernels are never chosen by timing, so it must be false";
+        return field("contract", "/plan/autotune", true, requirement);
+    }
+    Ok(())
+}
+
+fn check_numerics(contract: &Contract) -> Result<(), Unsupported> {
+    let numerics = &contract.numerics;
+    for (name, dtype) in [
+        ("accumulation_dtype", numerics.accumulation_dtype),
+        ("compute_dtype", numerics.compute_dtype),
+        ("parameter_dtype", numerics.parameter_dtype),
+    ] {
+        if dtype != Dtype::F32 {
+            return field("contract", format!("/numerics/{name}"), dtype, "only f32 is executed");
+        }
+    }
+    if numerics.loss_scaler.is_some() {
+        let requirement = "f32 needs no loss scaling, so it must be null";
+        return field("contract", "/numerics/loss_scaler", &numerics.loss_scaler, requirement);
+    }
+    let Reduction::MicrobatchTree = numerics.reduction;
+    Ok(())
+}
+
+fn check_batch(contract: &Contract) -> Result<(), Unsupported> {
+    let batch = &contract.batch;
+    if batch.data_parallel != 1 || contract.topology.workers != 1 {
+        let requirement = "one process executes the run, so both it and /topology/workers must be 1";
+        return field("contract", "/batch/data_parallel", batch.data_parallel, requirement);
+    }
+    if contract.topology.learners != 1 {
+        let requirement = "there is one learner";
+        return field("contract", "/topology/learners", contract.topology.learners, requirement);
+    }
+    let product = u64::from(batch.microbatch_examples) * u64::from(batch.accumulation);
+    if product == 0 || product != u64::from(batch.global_examples) {
+        let requirement = format!("microbatch_examples * accumulation * data_parallel is {product}, above 0");
+        return field("contract", "/batch/global_examples", batch.global_examples, requirement);
+    }
+    Ok(())
+}
+
+fn check_card(card: &PolicyCard) -> Result<AdamW, Unsupported> {
+    const DOCUMENT: &str = "policy card";
+    let UpdateRule::Adamw { beta1, beta2, epsilon, ref moment_dtype } = card.update;
+    let BatchSemantics::MeanOverGlobalTokens = card.batch_semantics;
+    let Parameterization::Standard = card.parameterization;
+    if moment_dtype != PARAMETER_DTYPE {
+        return field(DOCUMENT, "/update/moment_dtype", moment_dtype, "moments are F32");
+    }
+    if card.fallback.is_some() {
+        return field(DOCUMENT, "/fallback", "a second rule", "one rule updates every group");
+    }
+    if card.approximation.is_some() {
+        return field(DOCUMENT, "/approximation", "an approximation", "AdamW is exact, so it must be null");
+    }
+    if card.preconditioner_every_steps.is_some() {
+        let requirement = "AdamW has no preconditioner, so it must be null";
+        return field(DOCUMENT, "/preconditioner_every_steps", card.preconditioner_every_steps, requirement);
+    }
+    if card.distribution.communication != "none" || card.distribution.placement != "replicated" {
+        let requirement = "one process: communication \"none\", placement \"replicated\"";
+        return field(DOCUMENT, "/distribution", &card.distribution, requirement);
+    }
+    let declared: Vec<(&str, &str)> =
+        card.checkpoint_state.iter().map(|tensor| (tensor.suffix.as_str(), tensor.dtype.as_str())).collect();
+    if declared != STATE_SUFFIXES.map(|suffix| (suffix, PARAMETER_DTYPE)) {
+        let requirement = "AdamW keeps exp_avg and exp_avg_sq, both F32, in this order";
+        return field(DOCUMENT, "/checkpoint_state", declared, requirement);
+    }
+    for (pointer, beta) in [("/update/beta1", beta1), ("/update/beta2", beta2)] {
+        if !(0.0..1.0).contains(&beta) {
+            return field(DOCUMENT, pointer, beta, "it must be at least 0 and below 1");
+        }
+    }
+    if !(epsilon.is_finite() && epsilon > 0.0) {
+        return field(DOCUMENT, "/update/epsilon", epsilon, "it must be finite and above 0");
+    }
+    Ok(AdamW { beta1, beta2, epsilon })
+}
+
+fn groups(contract: &Contract, card: &PolicyCard) -> Result<Vec<GroupPlan>, Unsupported> {
+    for (index, schedule) in contract.schedule.iter().enumerate() {
+        if !card.groups.iter().any(|group| group.name == schedule.group) {
+            let requirement = format!("the policy card {:?} has no such group", card.name);
+            return field("contract", format!("/schedule/{index}/group"), &schedule.group, requirement);
+        }
+    }
+    let mut plans = Vec::with_capacity(card.groups.len());
+    for group in &card.groups {
+        let mut schedules = contract.schedule.iter().filter(|schedule| schedule.group == group.name);
+        let (Some(schedule), None) = (schedules.next(), schedules.next()) else {
+            let requirement = format!("group {:?} of the policy card needs exactly one schedule", group.name);
+            return field("contract", "/schedule", contract.schedule.len(), requirement);
+        };
+        plans.push(GroupPlan {
+            name: group.name.clone(),
+            learning_rate_multiplier: group.learning_rate_multiplier,
+            weight_decay: group.weight_decay,
+            shape: schedule.shape.clone(),
+        });
+    }
+    Ok(plans)
+}
+
+/// The manifest must be the architecture's, except that it may freeze
+/// parameters.
+fn parameter_groups(
+    contract: &Contract,
+    card: &PolicyCard,
+    parameters: &ParameterManifest,
+) -> Result<Vec<Option<usize>>, Unsupported> {
+    const DOCUMENT: &str = "parameter manifest";
+    let expected = manifest::parameters(&contract.architecture, card)?;
+    let (found, wanted) = (parameters.parameters.len(), expected.parameters.len());
+    if found != wanted {
+        return field(DOCUMENT, "/parameters", found, format!("the architecture has {wanted} parameters"));
+    }
+    let mut groups = Vec::with_capacity(found);
+    for (index, (found, expected)) in parameters.parameters.iter().zip(expected.parameters).enumerate() {
+        let pointer = format!("/parameters/{index}");
+        let wanted = match found.status {
+            ParameterStatus::Trainable => expected,
+            ParameterStatus::Frozen => {
+                ParameterDeclaration { status: ParameterStatus::Frozen, group: None, ..expected }
+            }
+            ParameterStatus::Unreachable => {
+                let requirement = "the loss reaches every parameter of this architecture";
+                return field(DOCUMENT, pointer, &found.path, requirement);
+            }
+        };
+        if *found != wanted {
+            return field(DOCUMENT, pointer, found, format!("architecture and card give {wanted:?}"));
+        }
+        let owner = found
+            .tied_to
+            .as_ref()
+            .and_then(|owner| parameters.parameters.iter().find(|parameter| parameter.path == *owner));
+        if owner.is_some_and(|owner| owner.status != found.status) {
+            let requirement = "a tied parameter has the status of the one it shares storage with";
+            return field(DOCUMENT, pointer, found.status, requirement);
+        }
+        let group = found.group.as_ref();
+        groups.push(group.and_then(|name| card.groups.iter().position(|group| group.name == *name)));
+    }
+    if groups.iter().all(Option::is_none) {
+        return field(DOCUMENT, "/parameters", "every parameter frozen", "an update needs one to change");
+    }
+    Ok(groups)
+}
+
+/// Elements of a parameter.
+pub(crate) fn num_elements(declaration: &ParameterDeclaration) -> Result<usize, Unsupported> {
+    let product = declaration.shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent));
+    let elements = product.and_then(|product| usize::try_from(product).ok());
+    elements.map_or_else(
+        || field("parameter manifest", &declaration.path, &declaration.shape, "it exceeds memory"),
+        Ok,
+    )
+}

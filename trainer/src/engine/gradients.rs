@@ -1,0 +1,92 @@
+//! The sum of microbatch gradients in the contract's order, `microbatch_tree`:
+//! `sum(a..b) = sum(a..m) + sum(m..b)` with `m - a` the largest power of two
+//! below `b - a`.
+//!
+//! Leaves are merged as they arrive, as a binary counter does, so memory holds
+//! at most one gradient for each bit of the number of microbatches.
+
+/// One gradient for each trainable parameter, in path order.
+pub type Gradients = Vec<Vec<f32>>;
+
+/// Sums gradients in tree order.
+#[derive(Debug, Default)]
+pub struct GradientTree {
+    /// Complete subtrees, each with its number of leaves, left to right; sizes
+    /// are powers of two and fall strictly.
+    subtrees: Vec<(u32, Gradients)>,
+    num_leaves: u32,
+}
+
+impl GradientTree {
+    /// Adds the next microbatch's gradients.
+    pub fn push(&mut self, gradients: Gradients) {
+        self.num_leaves += 1;
+        let mut subtree = (1, gradients);
+        while let Some((size, left)) = self.subtrees.pop_if(|(size, _)| *size == subtree.0) {
+            subtree = (2 * size, sum(left, &subtree.1));
+        }
+        self.subtrees.push(subtree);
+    }
+
+    /// Microbatches so far.
+    #[must_use]
+    pub const fn num_leaves(&self) -> u32 {
+        self.num_leaves
+    }
+
+    /// The sum; empty where nothing was added.
+    #[must_use]
+    pub fn finish(mut self) -> Gradients {
+        let mut total = self.subtrees.pop().map(|(_, gradients)| gradients).unwrap_or_default();
+        while let Some((_, left)) = self.subtrees.pop() {
+            total = sum(left, &total);
+        }
+        total
+    }
+}
+
+fn sum(mut left: Gradients, right: &Gradients) -> Gradients {
+    for (left, right) in left.iter_mut().zip(right) {
+        for (left, right) in left.iter_mut().zip(right) {
+            *left += right;
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The definition, word for word.
+    fn reference(values: &[f32]) -> f32 {
+        match values {
+            [] => 0.0,
+            [value] => *value,
+            _ => {
+                let half = values.len().next_power_of_two() / 2;
+                reference(&values[..half]) + reference(&values[half..])
+            }
+        }
+    }
+
+    #[test]
+    fn streaming_gives_the_bits_of_the_definition() {
+        for count in 1..40u16 {
+            let values: Vec<f32> = (0..count).map(|i| 1.0 / (f32::from(i) + 0.7)).collect();
+            let mut tree = GradientTree::default();
+            for value in &values {
+                tree.push(vec![vec![*value]]);
+            }
+            assert_eq!(tree.num_leaves(), u32::from(count));
+            assert_eq!(tree.finish()[0][0].to_bits(), reference(&values).to_bits(), "{count} leaves");
+        }
+    }
+
+    #[test]
+    fn the_order_is_visible_in_the_bits() {
+        let values: Vec<f32> = (0..7u8).map(|i| 1.0 / (f32::from(i) + 0.7)).collect();
+        let sequential: f32 = values.iter().sum();
+        assert_ne!(reference(&values).to_bits(), sequential.to_bits());
+    }
+}

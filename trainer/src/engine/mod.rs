@@ -1,0 +1,392 @@
+//! The training loop's state and its one transition: parameters, optimizer
+//! state, step and counters, and the update that moves them on.
+//!
+//! An engine executes what a contract says and decides nothing else: it writes
+//! no entry, saves no file and reads no clock. It refuses a contract that asks
+//! for something it does not do, instead of doing something near it.
+//!
+//! Numbers (all binary32 unless said otherwise):
+//! - A microbatch's loss is the sum of its target tokens' losses times
+//!   `1 / (target tokens of the whole global batch)`, so the sum of the
+//!   microbatches' gradients is the gradient of the mean over the global batch.
+//! - Gradients of microbatches are added in the contract's tree ([`gradients`]).
+//! - The recorded loss is the sum of the token losses in binary64, in order of
+//!   consumption, over the number of tokens; it does not depend on the split.
+//! - Norms and optimizer arithmetic: see [`crate::optimizer`].
+
+pub mod check;
+pub mod gradients;
+pub mod state;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use burn::tensor::{Tensor, TensorData};
+use schemas::body::{Counters, Credit, Draw, GroupUpdate};
+use schemas::contract::Contract;
+use schemas::number::Float;
+use schemas::parameters::ParameterManifest;
+use schemas::policy_card::{Clipping, PolicyCard};
+
+use crate::batch::{Consumption, Microbatch, Placement};
+use crate::data::{DataError, ExampleSource};
+use crate::device::OpenDevice;
+use crate::model::decoder::{Decoder, Masks, Parameters};
+use crate::optimizer::adamw::{self, AdamW, Moments, SquaredNorms};
+use crate::optimizer::clip;
+use crate::order::DataOrder;
+use crate::randomness::dropout::Dropout;
+use crate::randomness::init;
+use crate::schedule;
+use check::GroupPlan;
+use gradients::{GradientTree, Gradients};
+
+pub use check::Unsupported;
+pub use state::CapturedTensors;
+
+/// Name of the stream that updates draw from.
+pub const TRAIN_STREAM: &str = "train";
+/// Purpose of a draw that feeds an update.
+pub const UPDATE_PURPOSE: &str = "update";
+
+/// What an engine is made of.
+#[derive(Debug)]
+pub struct EngineConfig<'a> {
+    /// The frozen contract.
+    pub contract: &'a Contract,
+    /// The optimizer policy card that it names.
+    pub card: &'a PolicyCard,
+    /// The parameter manifest that it names.
+    pub parameters: &'a ParameterManifest,
+    /// Examples of the train split.
+    pub train: ExampleSource,
+    /// Examples of the val split.
+    pub val: ExampleSource,
+    /// Where tensors live.
+    pub device: OpenDevice,
+}
+
+/// Why the engine stopped. After any error but [`EngineError::Unsupported`]
+/// the engine must be dropped: an update may be half done.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The contract asks for what this trainer does not do.
+    #[error("this trainer cannot execute the contract")]
+    Unsupported(#[from] Unsupported),
+    /// Text could not be read or has changed.
+    #[error("the data cannot be used")]
+    Data(#[from] DataError),
+    /// The device failed.
+    #[error("{operation}: the device failed: {message}")]
+    Device {
+        /// What was attempted.
+        operation: &'static str,
+        /// What the device said.
+        message: String,
+    },
+    /// An id that is no byte.
+    #[error("id {id} entered the model, but ids are bytes; the batch or the device is broken")]
+    IdRange {
+        /// The id.
+        id: i32,
+    },
+    /// A trainable parameter without a gradient.
+    #[error("no gradient reaches parameter {path:?}, which the manifest calls trainable")]
+    NoGradient {
+        /// The parameter.
+        path: String,
+    },
+    /// Restored state that does not fit.
+    #[error("{class}: {reason}; the checkpoint belongs to another contract or is damaged")]
+    State {
+        /// `model` or `optimizer`.
+        class: &'static str,
+        /// What does not fit, with the tensor's name.
+        reason: String,
+    },
+    /// Counters or positions beyond 64 bits.
+    #[error("step {step}: positions exceed 64 bits")]
+    Overflow {
+        /// The step.
+        step: u64,
+    },
+}
+
+impl EngineError {
+    pub(crate) fn device(operation: &'static str, error: &dyn std::fmt::Display) -> Self {
+        Self::Device { operation, message: error.to_string() }
+    }
+}
+
+/// What one update was: the parts of a `step` entry that it determines.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepOutcome {
+    /// After the update.
+    pub counters: Counters,
+    /// Loss, gradient norm, counts.
+    pub credit: Credit,
+    /// What was consumed: one draw of the train stream.
+    pub draws: Vec<Draw>,
+    /// By group, in the card's order.
+    pub updates: Vec<GroupUpdate>,
+    /// Mean over target tokens in nats; the same number as in `credit`.
+    pub loss: f64,
+}
+
+/// A trainable parameter's update state.
+#[derive(Debug)]
+struct Slot {
+    path: String,
+    group: usize,
+    moments: Moments,
+}
+
+/// Parameters, optimizer state and position of a run.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) decoder: Decoder,
+    pub(crate) device: OpenDevice,
+    pub(crate) parameters: Parameters,
+    pub(crate) train: ExampleSource,
+    pub(crate) val: ExampleSource,
+    pub(crate) microbatch_examples: usize,
+    manifest: ParameterManifest,
+    slots: Vec<Slot>,
+    groups: Vec<GroupPlan>,
+    rule: AdamW,
+    clipping: Clipping,
+    global_examples: u64,
+    order: DataOrder,
+    dropout: Option<Dropout>,
+    step: u64,
+    counters: Counters,
+}
+
+impl Engine {
+    /// The initial state: every parameter as its initializer says, moments of
+    /// zero, step 0.
+    ///
+    /// # Errors
+    /// When the contract, card or manifest asks for what this trainer does not
+    /// do.
+    pub fn initial(config: EngineConfig<'_>) -> Result<Self, EngineError> {
+        let plan = check::plan(config.contract, config.card, config.parameters, &config.device)?;
+        let handle = config.device.handle();
+        let seed = config.contract.seeds.initialization.0;
+        let mut parameters = Parameters::new();
+        let mut slots = Vec::new();
+        for (declaration, group) in config.parameters.parameters.iter().zip(&plan.parameter_groups) {
+            if declaration.tied_to.is_some() {
+                continue;
+            }
+            let num_elements = check::num_elements(declaration)?;
+            let values = init::values(&declaration.initializer, &declaration.path, seed, num_elements);
+            let data = TensorData::new(values, [num_elements]);
+            parameters.insert(declaration.path.clone(), Tensor::from_data(data, handle));
+            if let Some(group) = *group {
+                let moments = Moments::zeros(num_elements);
+                slots.push(Slot { path: declaration.path.clone(), group, moments });
+            }
+        }
+        let seeds = &config.contract.seeds;
+        let shape = plan.decoder;
+        Ok(Self {
+            decoder: Decoder::new(shape, handle),
+            parameters,
+            microbatch_examples: config.contract.batch.microbatch_examples as usize,
+            manifest: config.parameters.clone(),
+            slots,
+            groups: plan.groups,
+            rule: plan.rule,
+            clipping: config.card.clipping.clone(),
+            global_examples: u64::from(config.contract.batch.global_examples),
+            order: DataOrder::new(TRAIN_STREAM, seeds.data_order.0, config.train.num_examples()),
+            dropout: Dropout::new(seeds.dropout.0, shape.dropout, shape.hidden_size as usize),
+            step: 0,
+            counters: Counters::default(),
+            device: config.device,
+            train: config.train,
+            val: config.val,
+        })
+    }
+
+    /// Completed updates.
+    #[must_use]
+    pub const fn step_number(&self) -> u64 {
+        self.step
+    }
+
+    /// Cumulative counters of the logical run.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Examples of the train split, the N of the data cursor.
+    #[must_use]
+    pub fn num_train_examples(&self) -> u64 {
+        self.train.num_examples()
+    }
+
+    /// Executes one update. `None` when `interrupt` was set before the last
+    /// microbatch had begun; then nothing has changed and the same update can
+    /// be executed again.
+    ///
+    /// # Errors
+    /// When data cannot be read, has changed, or the device fails.
+    pub fn step(&mut self, interrupt: &AtomicBool) -> Result<Option<StepOutcome>, EngineError> {
+        let step = self.step + 1;
+        let overflow = || EngineError::Overflow { step };
+        let first = self.step.checked_mul(self.global_examples).ok_or_else(overflow)?;
+        let end = first.checked_add(self.global_examples).ok_or_else(overflow)?;
+
+        // What is consumed.
+        let mut num_tokens = 0u64;
+        let mut placements = Vec::new();
+        for position in first..end {
+            let example = self.order.example(position);
+            num_tokens += u64::from(self.train.num_targets(example)?);
+            placements.push(Placement { position, example });
+        }
+
+        // Gradient of the mean over the global batch's target tokens.
+        let mut nats = 0.0;
+        let mut tree = GradientTree::default();
+        let mut consumption = Consumption::default();
+        for placements in placements.chunks(self.microbatch_examples) {
+            if interrupt.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let microbatch = Microbatch::assemble(
+                &self.train,
+                placements,
+                self.decoder.shape().context_length as usize,
+                self.device.handle(),
+            )?;
+            consumption.add(&microbatch)?;
+            let (gradients, losses) = self.backward(&microbatch, token_weight(num_tokens))?;
+            nats = microbatch.add_targets(nats, &losses);
+            tree.push(gradients);
+        }
+        let num_microbatches = tree.num_leaves();
+        let gradients = tree.finish();
+
+        // Clip and update.
+        let gradient_norm = clip::global_norm(gradients.iter().map(Vec::as_slice));
+        let clip_coefficient = clip::coefficient(&self.clipping, gradient_norm);
+        let updates = self.update(step, &gradients, clip_coefficient)?;
+
+        self.step = step;
+        self.counters.examples += self.global_examples;
+        self.counters.tokens += num_tokens;
+        let loss = mean(nats, num_tokens);
+        let (ids, inputs) = consumption.finish();
+        Ok(Some(StepOutcome {
+            counters: self.counters,
+            credit: Credit::Backpropagation {
+                gradient_norm: Float(gradient_norm),
+                loss: Float(loss),
+                num_microbatches,
+                num_tokens,
+            },
+            draws: vec![Draw {
+                ids,
+                inputs,
+                purpose: UPDATE_PURPOSE.to_owned(),
+                ranges: self.order.ranges(first, self.global_examples),
+                stream: TRAIN_STREAM.to_owned(),
+            }],
+            updates,
+            loss,
+        }))
+    }
+
+    /// Gradient of `weight` times the summed token losses, and the token losses.
+    fn backward(&self, microbatch: &Microbatch, weight: f32) -> Result<(Gradients, Vec<f32>), EngineError> {
+        let mut leaves = self.parameters.clone();
+        for slot in &self.slots {
+            if let Some(tensor) = leaves.get_mut(&slot.path) {
+                *tensor = tensor.clone().autodiff().require_grad();
+            }
+        }
+        let masks = self.dropout.as_ref().map(|dropout| Masks { dropout, positions: &microbatch.positions });
+        let losses =
+            self.decoder.token_losses(&leaves, microbatch.inputs.clone(), microbatch.targets.clone(), masks);
+        let weights = microbatch.weights(weight);
+        let weights = TensorData::new(weights, losses.dims());
+        let weights = Tensor::<1>::from_data(weights, self.device.handle());
+        let mut tape = losses.clone().mul(weights).sum().backward();
+        let losses = losses
+            .inner()
+            .try_into_vec_as::<f32>()
+            .map_err(|error| EngineError::device("reading token losses", &error))?;
+        let mut gradients = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            let gradient = leaves.get(&slot.path).and_then(|leaf| leaf.grad_remove(&mut tape));
+            let gradient = gradient.ok_or_else(|| EngineError::NoGradient { path: slot.path.clone() })?;
+            let gradient = gradient
+                .try_into_vec_as::<f32>()
+                .map_err(|error| EngineError::device("reading a gradient", &error))?;
+            gradients.push(gradient);
+        }
+        Ok((gradients, losses))
+    }
+
+    /// Moves parameters and moments on. Not atomic: see [`EngineError`].
+    fn update(
+        &mut self,
+        step: u64,
+        gradients: &[Vec<f32>],
+        clip_coefficient: f64,
+    ) -> Result<Vec<GroupUpdate>, EngineError> {
+        let rates: Vec<f64> = self
+            .groups
+            .iter()
+            .map(|group| schedule::rate(&group.shape, step) * group.learning_rate_multiplier)
+            .collect();
+        let coefficients: Vec<adamw::Coefficients> = self
+            .groups
+            .iter()
+            .zip(&rates)
+            .map(|(group, rate)| self.rule.coefficients(step, *rate, group.weight_decay, clip_coefficient))
+            .collect();
+        let mut norms = vec![SquaredNorms::default(); self.groups.len()];
+        for (slot, gradient) in self.slots.iter_mut().zip(gradients) {
+            let Some(tensor) = self.parameters.remove(&slot.path) else { continue };
+            let mut data =
+                tensor.try_into_data().map_err(|error| EngineError::device("reading parameters", &error))?;
+            let values = data
+                .as_mut_slice::<f32>()
+                .map_err(|error| EngineError::device("reading parameters", &error))?;
+            let squared = adamw::update(values, gradient, &mut slot.moments, &coefficients[slot.group]);
+            norms[slot.group].parameter += squared.parameter;
+            norms[slot.group].update += squared.update;
+            self.parameters.insert(slot.path.clone(), Tensor::from_data(data, self.device.handle()));
+        }
+        let groups = self.groups.iter().zip(rates).zip(norms);
+        Ok(groups
+            .map(|((group, rate), norms)| GroupUpdate {
+                clip_coefficient: Float(clip_coefficient),
+                group: group.name.clone(),
+                learning_rate: Float(rate),
+                parameter_norm: Some(Float(libm::sqrt(norms.parameter))),
+                update_norm: Some(Float(libm::sqrt(norms.update))),
+                weight_decay: Float(group.weight_decay),
+            })
+            .collect())
+    }
+}
+
+/// `1 / num_tokens`, rounded to binary32 once.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a batch has far fewer than 2^53 tokens, and binary32 is meant"
+)]
+fn token_weight(num_tokens: u64) -> f32 {
+    (1.0 / num_tokens as f64) as f32
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a batch has far fewer than 2^53 tokens")]
+fn mean(total: f64, count: u64) -> f64 {
+    total / count as f64
+}

@@ -1,0 +1,102 @@
+//! Dropout masks on the host: a function of seed, site, example position,
+//! token and channel, so the same for any split of a batch
+//! (`docs/FORMAT.md`, "Dropout").
+//!
+//! The factor of a kept element is `1 / (1 - p)` made in binary64 and rounded
+//! to binary32; the multiplication is in binary32. No mask is made outside of
+//! training.
+
+use super::philox::{key, philox};
+
+/// The masks of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Dropout {
+    key: [u32; 2],
+    /// Words below it are dropped: round(p * 2^32), at most 2^32.
+    threshold: u64,
+    keep: f32,
+    hidden_size: usize,
+}
+
+/// Site of the attention branch of a layer.
+#[must_use]
+pub const fn attention_site(layer: u32) -> u32 {
+    2 * layer + 1
+}
+
+/// Site of the MLP branch of a layer.
+#[must_use]
+pub const fn mlp_site(layer: u32) -> u32 {
+    2 * layer + 2
+}
+
+impl Dropout {
+    /// Masks with a probability in `0 < p < 1`; `None` for 0, which drops
+    /// nothing and multiplies nothing.
+    #[must_use]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the threshold lies in 0 ..= 2^32 and the factor is meant in binary32"
+    )]
+    pub fn new(seed: u64, probability: f64, hidden_size: usize) -> Option<Self> {
+        (probability > 0.0).then(|| Self {
+            key: key("dropout", seed),
+            threshold: (probability * 4_294_967_296.0).round() as u64,
+            keep: (1.0 / (1.0 - probability)) as f32,
+            hidden_size,
+        })
+    }
+
+    /// Factors of one branch for examples at global positions, each with
+    /// `num_tokens` tokens: `[positions.len(), num_tokens, hidden_size]`,
+    /// row-major, each 0 or `1 / (1 - p)`.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "the words of a counter are meant")]
+    pub fn factors(&self, site: u32, positions: &[u64], num_tokens: usize) -> Vec<f32> {
+        let per_example = num_tokens * self.hidden_size;
+        let mut factors = Vec::with_capacity(positions.len() * per_example);
+        for &position in positions {
+            let (low, high) = (position as u32, (position >> 32) as u32);
+            let end = factors.len() + per_example;
+            for block in 0..per_example.div_ceil(4) as u32 {
+                let words = philox(self.key, [block, site, low, high]);
+                factors.extend(words.map(
+                    |word| {
+                        if u64::from(word) < self.threshold { 0.0 } else { self.keep }
+                    },
+                ));
+            }
+            factors.truncate(end);
+        }
+        factors
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_does_not_depend_on_the_split() {
+        let dropout = Dropout::new(5, 0.25, 6).expect("a probability above 0");
+        let whole = dropout.factors(1, &[8, 9, 10, 11], 3);
+        let parts: Vec<f32> =
+            [[8, 9], [10, 11]].iter().flat_map(|part| dropout.factors(1, part, 3)).collect();
+        assert_eq!(whole, parts);
+        assert_ne!(whole, dropout.factors(2, &[8, 9, 10, 11], 3));
+    }
+
+    #[test]
+    #[allow(clippy::cast_precision_loss, reason = "a small count")]
+    fn about_the_declared_share_is_dropped_and_the_mean_stays() {
+        let dropout = Dropout::new(5, 0.25, 64).expect("a probability above 0");
+        let factors = dropout.factors(1, &(0..16).collect::<Vec<_>>(), 128);
+        let count = factors.len() as f64;
+        let dropped = factors.iter().filter(|factor| factor.abs() < f32::EPSILON).count() as f64;
+        assert!((dropped / count - 0.25).abs() < 0.005, "dropped {}", dropped / count);
+        let mean = factors.iter().map(|factor| f64::from(*factor)).sum::<f64>() / count;
+        assert!((mean - 1.0).abs() < 0.01, "mean {mean}");
+        assert!(Dropout::new(5, 0.0, 64).is_none());
+    }
+}
