@@ -1,0 +1,177 @@
+//! A folder of its own for each test, with a contract for a tiny model.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::programs::{EVALUATOR, Finished, LEDGER, TRAINER, run};
+
+/// A temporary folder that holds one run.
+#[derive(Debug)]
+pub struct RunFolder {
+    temporary: TempDir,
+}
+
+impl RunFolder {
+    /// A folder with a contract of the preset `tiny` over the embedded Latin
+    /// text, its data and keys; nothing is frozen yet.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn tiny() -> Self {
+        let temporary = TempDir::with_prefix("governed-ledger-").expect("a temporary folder");
+        let folder = Self { temporary };
+        let output = folder.path().to_owned();
+        let arguments = ["init", "--lipsum", "--preset", "tiny", "--output"];
+        let arguments: Vec<&std::ffi::OsStr> =
+            arguments.iter().map(std::ffi::OsStr::new).chain([output.as_os_str()]).collect();
+        let _ = run(LEDGER, folder.path(), &arguments).expect_code(0);
+        folder
+    }
+
+    /// [`Self::tiny`], frozen.
+    ///
+    /// # Panics
+    /// When the freeze fails.
+    #[must_use]
+    #[track_caller]
+    pub fn frozen() -> Self {
+        let folder = Self::tiny();
+        let _ = folder.freeze().expect_code(0);
+        folder
+    }
+
+    /// [`Self::frozen`], trained to its end.
+    ///
+    /// # Panics
+    /// When a step fails.
+    #[must_use]
+    #[track_caller]
+    pub fn trained() -> Self {
+        let folder = Self::frozen();
+        let _ = folder.train().expect_code(0);
+        folder
+    }
+
+    /// A folder with a copy of everything in this one, keys included.
+    ///
+    /// # Panics
+    /// When a file cannot be copied.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let temporary = TempDir::with_prefix("governed-ledger-").expect("a temporary folder");
+        copy_folder(self.path(), temporary.path()).expect("a copy of the run's folder");
+        Self { temporary }
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.temporary.path()
+    }
+
+    /// The ledger: `run.db`.
+    #[must_use]
+    pub fn ledger(&self) -> PathBuf {
+        self.path().join("run.db")
+    }
+
+    /// The contract as a person edits it: `contract.json`.
+    #[must_use]
+    pub fn contract(&self) -> PathBuf {
+        self.path().join("contract.json")
+    }
+
+    /// Changes the contract before the freeze.
+    ///
+    /// # Panics
+    /// When it is not JSON, or cannot be written.
+    pub fn edit_contract(&self, edit: impl FnOnce(&mut Value)) {
+        let text = std::fs::read(self.contract()).expect("init wrote a contract");
+        let mut value = serde_json::from_slice(&text).expect("the contract is JSON");
+        edit(&mut value);
+        let text = serde_json::to_vec_pretty(&value).expect("JSON is written");
+        std::fs::write(self.contract(), text).expect("the contract can be written");
+    }
+
+    /// `ledger freeze contract.json`.
+    #[must_use]
+    #[track_caller]
+    pub fn freeze(&self) -> Finished {
+        run(LEDGER, self.path(), &["freeze", "contract.json"])
+    }
+
+    /// `trainer run --ledger run.db`.
+    #[must_use]
+    #[track_caller]
+    pub fn train(&self) -> Finished {
+        run(TRAINER, self.path(), &["run", "--ledger", "run.db"])
+    }
+
+    /// `ledger audit run.db` with further arguments.
+    #[must_use]
+    #[track_caller]
+    pub fn audit(&self, further: &[&str]) -> Finished {
+        self.ledger_command("audit", further)
+    }
+
+    /// The report of an audit as JSON.
+    ///
+    /// # Panics
+    /// When the audit could not run.
+    #[must_use]
+    #[track_caller]
+    pub fn report(&self) -> Value {
+        let finished = self.audit(&["--output-format", "json"]);
+        assert_ne!(finished.code, 2, "the audit could not run\n{finished}");
+        finished.json()
+    }
+
+    /// `ledger VERB run.db` with further arguments.
+    #[must_use]
+    #[track_caller]
+    pub fn ledger_command(&self, verb: &str, further: &[&str]) -> Finished {
+        let arguments: Vec<&str> = [verb, "run.db"].into_iter().chain(further.iter().copied()).collect();
+        run(LEDGER, self.path(), &arguments)
+    }
+
+    /// `evaluator VERB` with further arguments.
+    #[must_use]
+    #[track_caller]
+    pub fn evaluator_command(&self, verb: &str, further: &[&str]) -> Finished {
+        let arguments: Vec<&str> = [verb].into_iter().chain(further.iter().copied()).collect();
+        run(EVALUATOR, self.path(), &arguments)
+    }
+
+    /// All entries in order, read without the project's own readers.
+    ///
+    /// # Panics
+    /// When the ledger cannot be read, or an entry is not JSON.
+    #[must_use]
+    #[track_caller]
+    pub fn entries(&self) -> Vec<Value> {
+        crate::dump::entries(&self.ledger()).expect("a ledger with JSON entries")
+    }
+}
+
+/// Copies a folder with everything below it.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    for item in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let item = item?;
+        let target = to.join(item.file_name());
+        if item.file_type()?.is_dir() {
+            std::fs::create_dir_all(&target)?;
+            copy_folder(&item.path(), &target)?;
+        } else {
+            std::fs::copy(item.path(), &target).with_context(|| item.path().display().to_string())?;
+        }
+    }
+    Ok(())
+}

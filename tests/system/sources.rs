@@ -1,0 +1,104 @@
+//! What sources may not hold, looked for in the sources themselves.
+//!
+//! These are the invariants that neither types nor the dependency graph can
+//! state. They look at text, so they can be evaded on purpose; they are there
+//! for the change that does not know the rule.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use system_tests::workspace_root;
+
+const MEMBERS: [&str; 9] =
+    ["cli", "corpus", "evaluator", "ledger", "schemas", "tests", "trainer", "validator", "web"];
+
+/// Longest file without a stated reason.
+const MAX_LINES: usize = 600;
+
+/// Every Rust source of a member, with its text.
+fn sources(member: &str) -> Result<Vec<(PathBuf, String)>> {
+    let mut found = Vec::new();
+    let mut stack = vec![workspace_root().join(member)];
+    while let Some(folder) = stack.pop() {
+        for item in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = item?.path();
+            let name = path.file_name().unwrap_or_default();
+            if path.is_dir() && name != "target" && name != "node_modules" {
+                stack.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+                found.push((path, text));
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty(), "{member} has no source");
+    Ok(found)
+}
+
+/// A file's code: without comments, and without its `mod tests`.
+fn code(text: &str) -> String {
+    let code = text.split_once("#[cfg(test)]").map_or(text, |(before, _)| before);
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn is_test_or_example(path: &Path, member: &str) -> bool {
+    let below = path.strip_prefix(workspace_root().join(member)).unwrap_or(path);
+    below.starts_with("tests") || below.starts_with("examples") || below.starts_with("benches")
+}
+
+#[test]
+fn only_the_ledger_crate_writes_ledgers() -> Result<()> {
+    // The names through which either driver opens for writing, and the
+    // statements that write to the tables.
+    let needles = [
+        "SqliteConnectOptions",
+        "SqlitePool",
+        "SQLITE_OPEN_CREATE",
+        "Connection::open(",
+        "INSERT INTO entries",
+        "INSERT INTO heads",
+        "INSERT INTO artifacts",
+        "DROP TRIGGER",
+    ];
+    for member in MEMBERS.into_iter().filter(|member| *member != "ledger" && *member != "tests") {
+        for (path, text) in sources(member)? {
+            if is_test_or_example(&path, member) {
+                continue;
+            }
+            let code = code(&text);
+            for needle in needles {
+                assert!(!code.contains(needle), "{}: {needle}", path.display());
+            }
+        }
+    }
+    let ledger: String = sources("ledger")?.iter().map(|(_, text)| code(text)).collect();
+    assert!(ledger.contains("INSERT INTO entries"), "the test looks for the writer where it is");
+    Ok(())
+}
+
+#[test]
+fn no_part_is_left_out() -> Result<()> {
+    let needles = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("#[ign", "ore")];
+    for member in MEMBERS {
+        for (path, text) in sources(member)? {
+            for needle in needles {
+                assert!(!text.contains(needle), "{}: {needle}", path.display());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_module_says_what_it_owns_and_stays_readable() -> Result<()> {
+    for member in MEMBERS {
+        for (path, text) in sources(member)? {
+            assert!(text.starts_with("//!"), "{}: no module documentation", path.display());
+            let num_lines = text.lines().count();
+            assert!(num_lines <= MAX_LINES, "{}: {num_lines} lines", path.display());
+        }
+    }
+    Ok(())
+}

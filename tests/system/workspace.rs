@@ -1,0 +1,167 @@
+//! Which crate may know which, which licenses may come in, and which crates
+//! may be there only once.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use cargo_metadata::{Metadata, Package};
+use system_tests::graph::{lock_file, locked_closure, member, metadata, reachable};
+use system_tests::spdx::satisfiable;
+
+/// Whose text was read instead: name, and where its license is stated.
+const LICENSE_IN_FILE: [(&str, &str); 1] = [("cfg_block", "Apache-2.0 in its file LICENSE")];
+
+fn direct(package: &Package) -> BTreeSet<&str> {
+    package.dependencies.iter().map(|dependency| dependency.name.as_str()).collect()
+}
+
+fn is_burn(name: &str) -> bool {
+    name == "burn" || name.starts_with("burn-") || name.starts_with("cubecl") || name == "cubek"
+}
+
+/// What a member is not to reach, whatever the kind of dependency.
+fn check_never_reaches(name: &str, forbidden: &[&str]) -> Result<()> {
+    let metadata = metadata()?;
+    let package = member(&metadata, name)?;
+    let locked = locked_closure(&lock_file()?, name)?;
+    let direct = direct(package);
+    for other in forbidden {
+        assert!(!direct.contains(other), "{name} depends on {other}");
+        assert!(
+            !locked.contains(*other),
+            "{name} can pull in {other}, through a feature or a development dependency"
+        );
+    }
+    Ok(())
+}
+
+/// What a member builds, its own development dependencies left out.
+fn check_is_built_without(metadata: &Metadata, name: &str, forbidden: impl Fn(&str) -> bool) -> Result<()> {
+    let reached = reachable(metadata, member(metadata, name)?, false)?;
+    let found: Vec<&String> = reached.iter().filter(|other| forbidden(other)).collect();
+    assert!(found.is_empty(), "{name} is built with {found:?}");
+    Ok(())
+}
+
+#[test]
+fn every_member_is_known_to_these_tests() -> Result<()> {
+    let metadata = metadata()?;
+    let members: BTreeSet<&str> =
+        metadata.workspace_packages().into_iter().map(|package| package.name.as_str()).collect();
+    let known =
+        ["cli", "corpus", "evaluator", "ledger", "schemas", "system-tests", "trainer", "validator", "web"];
+    assert_eq!(members, BTreeSet::from(known), "a new crate needs its place among the dependency directions");
+    Ok(())
+}
+
+#[test]
+fn validator_reaches_neither_ledger_nor_trainer() -> Result<()> {
+    check_never_reaches("validator", &["ledger", "trainer", "evaluator", "cli", "web", "corpus", "sqlx"])
+}
+
+#[test]
+fn trainer_reaches_neither_validator_nor_evaluator() -> Result<()> {
+    check_never_reaches("trainer", &["validator", "evaluator", "cli", "web"])
+}
+
+#[test]
+fn ledger_knows_only_schemas() -> Result<()> {
+    check_never_reaches("ledger", &["validator", "trainer", "evaluator", "cli", "web", "corpus"])
+}
+
+#[test]
+fn schemas_knows_no_other_member_and_hashes_nothing() -> Result<()> {
+    let members = ["ledger", "validator", "trainer", "evaluator", "cli", "web", "corpus"];
+    check_never_reaches("schemas", &members)?;
+    check_never_reaches("schemas", &["sha2", "blake3", "ed25519-dalek", "sqlx", "rusqlite", "tokio"])
+}
+
+#[test]
+fn web_computes_no_verdict() -> Result<()> {
+    check_is_built_without(&metadata()?, "web", |name| {
+        ["validator", "trainer", "evaluator", "cli"].contains(&name)
+    })
+}
+
+#[test]
+fn burn_stays_in_the_trainer() -> Result<()> {
+    let metadata = metadata()?;
+    let packages = lock_file()?;
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli"] {
+        check_is_built_without(&metadata, name, is_burn)?;
+        let locked = locked_closure(&packages, name)?;
+        let found: Vec<&String> = locked.iter().filter(|other| is_burn(other)).collect();
+        assert!(found.is_empty(), "{name} can pull in {found:?}");
+    }
+    let trainer = reachable(&metadata, member(&metadata, "trainer")?, false)?;
+    assert!(trainer.contains("burn-flex"), "the test looks for burn where it is: in the trainer");
+    Ok(())
+}
+
+#[test]
+fn evaluator_and_programs_know_no_trainer() -> Result<()> {
+    for name in ["evaluator", "cli", "web", "corpus"] {
+        check_never_reaches(name, &["trainer"])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn numbers_of_json_keep_their_order_and_precision_rules() -> Result<()> {
+    let metadata = metadata()?;
+    let resolve = metadata.resolve.as_ref().expect("a resolved graph");
+    let node = resolve.nodes.iter().find(|node| metadata[&node.id].name.as_str() == "serde_json");
+    let features: Vec<String> =
+        node.expect("serde_json is used").features.iter().map(ToString::to_string).collect();
+    assert!(features.iter().any(|feature| feature == "float_roundtrip"), "{features:?}");
+    for feature in ["preserve_order", "arbitrary_precision"] {
+        assert!(!features.iter().any(|other| other == feature), "serde_json is built with {feature}");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_dependency_has_an_admitted_license() -> Result<()> {
+    let metadata = metadata()?;
+    let mut refused = Vec::new();
+    let mut num_checked = 0;
+    for package in metadata.packages.iter().filter(|package| package.source.is_some()) {
+        num_checked += 1;
+        let admitted = match &package.license {
+            Some(expression) => satisfiable(expression)?,
+            None => LICENSE_IN_FILE.iter().any(|(name, _)| package.name.as_str() == *name),
+        };
+        if !admitted {
+            refused.push(format!("{} {}: {:?}", package.name, package.version, package.license));
+        }
+    }
+    assert!(refused.is_empty(), "licenses that are not admitted: {refused:#?}");
+    assert!(num_checked > 100, "only {num_checked} dependencies were looked at");
+    Ok(())
+}
+
+#[test]
+fn key_crates_are_there_once() -> Result<()> {
+    let packages = lock_file()?;
+    let once = [
+        "serde",
+        "serde_json",
+        "sqlx",
+        "blake3",
+        "ed25519-dalek",
+        "axum",
+        "libsqlite3-sys",
+        "rusqlite",
+        "burn",
+    ];
+    for name in once {
+        let versions: Vec<&str> =
+            packages.iter().filter(|p| p.name == name).map(|p| p.version.as_str()).collect();
+        assert_eq!(versions.len(), 1, "{name}: {versions:?}");
+    }
+    let mut burn: Vec<&str> = packages.iter().map(|p| p.name.as_str()).filter(|name| is_burn(name)).collect();
+    let num_packages = burn.len();
+    burn.dedup();
+    assert_eq!(burn.len(), num_packages, "a crate of burn is there in two versions");
+    Ok(())
+}
