@@ -1,2 +1,29 @@
-//! Placeholder.
+//! The only writer of ledgers: canonical bytes, Merkle tree, signatures, the
+//! SQLite store and the recorder that a training loop calls.
+//!
+//! This crate owns everything that puts bytes into a ledger, and a reader for
+//! programs that show one. It gives no verdict: what a ledger is worth is the
+//! validator's business, which shares no code with this crate. There is no
+//! verb that deletes or changes an entry.
+
+pub mod canonical;
+pub mod create;
+pub mod dsse;
+pub mod export;
+pub mod freeze;
+pub mod head_file;
+pub mod keys;
+pub mod note;
+pub mod query;
+pub mod reader;
+pub mod recorder;
 pub mod strict;
+pub mod tree;
+pub mod verify;
+
+mod frozen;
+mod lock;
+mod snapshot;
+mod store;
+
+pub use frozen::{FrozenContract, FrozenError};
