@@ -341,7 +341,8 @@ fn is_grammatical(text: &[u8]) -> bool {
         rest = &fraction[count..];
     }
     if let [b'e' | b'E', exponent @ ..] = rest {
-        let exponent = exponent.strip_prefix(b"+").or_else(|| exponent.strip_prefix(b"-")).unwrap_or(exponent);
+        let exponent =
+            exponent.strip_prefix(b"+").or_else(|| exponent.strip_prefix(b"-")).unwrap_or(exponent);
         let count = digits(exponent);
         if count == 0 {
             return false;

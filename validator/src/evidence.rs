@@ -167,8 +167,7 @@ pub fn describe(error: &FileError) -> String {
 
 /// Splits a relative path into its names, refusing whatever could leave the folder.
 fn safe_names(relative: &str) -> Result<Vec<&std::ffi::OsStr>, FileError> {
-    let refuse =
-        |reason: &str| FileError::Unsafe { path: relative.to_owned(), reason: reason.to_owned() };
+    let refuse = |reason: &str| FileError::Unsafe { path: relative.to_owned(), reason: reason.to_owned() };
     if relative.is_empty() || relative.contains('\0') || relative.contains('\\') {
         return Err(refuse("empty, or with a NUL or a backslash"));
     }

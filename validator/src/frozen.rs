@@ -67,6 +67,12 @@ impl ExampleTable {
         Ok(Self { bytes })
     }
 
+    /// The table as stored.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Examples in the table.
     #[must_use]
     pub fn num_examples(&self) -> u64 {

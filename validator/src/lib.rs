@@ -6,10 +6,31 @@
 //! them with the writer. It opens nothing for writing. Wrong input is a
 //! finding; an error means that it could not look.
 
+mod assemble;
+mod audit;
 pub mod canonical;
+mod contract;
 pub mod derive;
+mod documents;
+pub mod dsse;
+pub mod ed25519;
+mod error;
 pub mod evidence;
 pub mod frozen;
+mod heads;
+pub mod note;
 mod number;
+pub mod render;
+mod row;
 pub mod rule;
 pub mod rules;
+mod store;
+mod summary;
+pub mod tree;
+pub mod val_numbers;
+
+pub use audit::{AuditRequest, Progress, audit};
+pub use error::AuditError;
+
+#[cfg(test)]
+mod fixture;

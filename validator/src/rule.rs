@@ -144,7 +144,13 @@ impl Sink {
     }
 
     /// The run is not over, or a part of its record is missing.
-    pub fn incomplete(&mut self, at: At, message: impl Display, expected: impl Display, actual: impl Display) {
+    pub fn incomplete(
+        &mut self,
+        at: At,
+        message: impl Display,
+        expected: impl Display,
+        actual: impl Display,
+    ) {
         self.push(Severity::Error, Effect::Incomplete, at, &message, &expected, &actual);
     }
 
@@ -210,8 +216,7 @@ impl Sink {
     /// carries the worst of their effects.
     pub(crate) fn into_findings(mut self) -> Vec<Finding> {
         if self.num_unlisted > 0 {
-            let severity =
-                if self.worst_unlisted == Effect::None { Severity::Note } else { Severity::Error };
+            let severity = if self.worst_unlisted == Effect::None { Severity::Note } else { Severity::Error };
             self.findings.push(Finding {
                 actual: format!("{} more", self.num_unlisted),
                 code: self.info.code.to_owned(),
@@ -219,7 +224,10 @@ impl Sink {
                 entry: None,
                 expected: format!("at most {MAX_LISTED_FINDINGS} findings of one rule"),
                 location: "ledger".to_owned(),
-                message: format!("{} more findings of this rule are not listed one by one", self.num_unlisted),
+                message: format!(
+                    "{} more findings of this rule are not listed one by one",
+                    self.num_unlisted
+                ),
                 remedy: self.info.remedy.to_owned(),
                 rule: self.info.name.to_owned(),
                 severity,

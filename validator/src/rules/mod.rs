@@ -5,20 +5,75 @@
 //! `GL2xx` on what happened in the run. An edition is never edited: a change
 //! of what a rule accepts is a new edition.
 
-use crate::rule::{Rule, RuleInfo};
+pub(crate) mod gl001_store_layout;
+pub(crate) mod gl002_entry_sequence;
+pub(crate) mod gl003_canonical_bytes;
+pub(crate) mod gl004_entry_shape;
+pub(crate) mod gl005_leaf_hash;
+pub(crate) mod gl006_idempotency_key;
+pub(crate) mod gl007_envelope;
+pub(crate) mod gl008_signed_heads;
+pub(crate) mod gl009_external_head;
+pub(crate) mod gl010_head_coverage;
+pub(crate) mod gl011_trusted_keys;
+pub(crate) mod gl012_entry_time;
+pub(crate) mod gl013_extensions;
+pub(crate) mod gl101_contract_frozen;
+pub(crate) mod gl102_contract_signature;
+pub(crate) mod gl103_run_identity;
+pub(crate) mod gl104_frozen_artifacts;
+pub(crate) mod gl105_frozen_documents;
+mod gl106_frozen_before_run;
+mod gl107_ruleset;
+mod gl108_data_files;
+pub(crate) mod gl109_val_numbers;
+mod gl110_checkpoint_files;
+
+use crate::rule::Rule;
+pub use crate::rule::RuleInfo;
 
 /// Edition of the rules below; a contract names the one it is judged by.
 pub const EDITION: &str = "2026.1";
 
+/// Rules that the audit evaluates itself, since they need raw bytes or come
+/// before there is a contract to open a rule with.
+static EVIDENCE_RULES: &[&RuleInfo] = &[
+    &gl001_store_layout::INFO,
+    &gl002_entry_sequence::INFO,
+    &gl003_canonical_bytes::INFO,
+    &gl004_entry_shape::INFO,
+    &gl005_leaf_hash::INFO,
+    &gl006_idempotency_key::INFO,
+    &gl007_envelope::INFO,
+    &gl008_signed_heads::INFO,
+    &gl009_external_head::INFO,
+    &gl010_head_coverage::INFO,
+    &gl011_trusted_keys::INFO,
+    &gl012_entry_time::INFO,
+    &gl013_extensions::INFO,
+    &gl101_contract_frozen::INFO,
+    &gl102_contract_signature::INFO,
+    &gl103_run_identity::INFO,
+    &gl104_frozen_artifacts::INFO,
+    &gl105_frozen_documents::INFO,
+    &gl109_val_numbers::INFO,
+];
+
 /// Rules over parsed entries, opened with the frozen inputs.
-pub(crate) static RUN_RULES: &[&dyn Rule] = &[];
+pub(crate) static RUN_RULES: &[&dyn Rule] = &[
+    &gl106_frozen_before_run::FrozenBeforeRun,
+    &gl107_ruleset::Ruleset,
+    &gl108_data_files::DataFiles,
+    &gl110_checkpoint_files::CheckpointFiles,
+];
 
 /// The text of every rule, in the order of their codes.
 #[must_use]
 pub fn catalogue() -> &'static [&'static RuleInfo] {
     static CATALOGUE: std::sync::OnceLock<Vec<&'static RuleInfo>> = std::sync::OnceLock::new();
     CATALOGUE.get_or_init(|| {
-        let mut all: Vec<&'static RuleInfo> = RUN_RULES.iter().map(|rule| rule.info()).collect();
+        let mut all: Vec<&'static RuleInfo> = EVIDENCE_RULES.to_vec();
+        all.extend(RUN_RULES.iter().map(|rule| rule.info()));
         all.sort_by_key(|info| info.code);
         all
     })
@@ -28,4 +83,26 @@ pub fn catalogue() -> &'static [&'static RuleInfo] {
 #[must_use]
 pub fn find(code: &str) -> Option<&'static RuleInfo> {
     catalogue().iter().copied().find(|info| info.code.eq_ignore_ascii_case(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn codes_and_names_are_unique_and_every_text_is_there() {
+        let mut seen = BTreeSet::new();
+        for info in catalogue() {
+            assert!(seen.insert(info.code) && seen.insert(info.name), "{} is used twice", info.code);
+            assert!(info.code.len() == 5 && info.code.starts_with("GL"), "{}", info.code);
+            assert!(info.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{}", info.name);
+            for text in [info.what, info.why, info.remedy, info.reference] {
+                assert!(text.len() > 10, "{} lacks a text", info.code);
+            }
+        }
+        assert_eq!(find("gl008").map(|info| info.name), Some("signed-heads"));
+        assert_eq!(find("GL999"), None);
+    }
 }

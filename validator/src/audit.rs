@@ -1,0 +1,369 @@
+//! The audit: opens the ledger, reads what was frozen, passes over the entries
+//! once, and asks every rule.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use schemas::digest::decode_hex;
+use schemas::report::{HeadSource, Report, SelectionBasis};
+
+use crate::assemble::{self, Ruling};
+use crate::contract::{self, ContractRead, ContractSinks};
+use crate::documents;
+use crate::error::AuditError;
+use crate::evidence::{Evidence, MAX_DOCUMENT_BYTES, ValNumbers};
+use crate::frozen::Frozen;
+use crate::heads::{HeadSinks, HeadWatch, MAX_HEAD_FILE_BYTES};
+use crate::row::{RowCheck, RowContext};
+use crate::rule::{At, Check, Outcome, RuleInfo, Sink, unavailable};
+use crate::rules::{self, EDITION, RUN_RULES};
+use crate::store::{self, Store, beside};
+use crate::summary::Summary;
+use crate::tree::Frontier;
+use crate::val_numbers;
+
+/// Entries between two reports of progress.
+const PROGRESS_EVERY: u64 = 4096;
+
+/// What to audit.
+#[derive(Debug, Clone, Default)]
+pub struct AuditRequest {
+    /// The ledger: `run.db`.
+    pub ledger: PathBuf,
+    /// A head file that was kept elsewhere; `None`: `<ledger>.head`.
+    pub head: Option<PathBuf>,
+    /// Public keys that the reviewer trusts; `None`: those of the contract.
+    pub trust: Option<PathBuf>,
+    /// The evaluator's val numbers; `None`: `<ledger>.val.dsse.json` if it exists.
+    pub val_numbers: Option<PathBuf>,
+}
+
+/// How far an audit has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// `entries`, then `files`.
+    pub phase: &'static str,
+    /// Entries or rules done.
+    pub done: u64,
+    /// Of how many.
+    pub total: u64,
+}
+
+/// Audits a run's ledger. Reads only; writes nothing but a private copy.
+///
+/// # Errors
+/// When the audit could not look: the ledger or a named file cannot be read,
+/// or there is no room for the copy. Everything that it sees and finds wrong
+/// is in the report.
+pub fn audit(request: &AuditRequest, progress: &mut dyn FnMut(Progress)) -> Result<Report, AuditError> {
+    let trust = request.trust.as_deref().map(read_trust).transpose()?;
+    let head_file = read_head_file(request)?;
+    let val_file = read_val_file(request)?;
+    let mut rulings = Vec::new();
+    let mut layout_sink = Sink::new(&rules::gl001_store_layout::INFO);
+    let store = Store::open(&request.ledger, &mut layout_sink)?;
+    let mut contract_sinks = ContractSinks {
+        frozen: Sink::new(&rules::gl101_contract_frozen::INFO),
+        signature: Sink::new(&rules::gl102_contract_signature::INFO),
+        identity: Sink::new(&rules::gl103_run_identity::INFO),
+    };
+    let first_entry = store.as_ref().and_then(Store::first_entry);
+    let (read, outcomes) = contract::read(first_entry.as_deref(), &mut contract_sinks);
+    let [frozen_outcome, signature_outcome, identity_outcome] = outcomes;
+    rulings.push(Ruling::new(&rules::gl101_contract_frozen::INFO, contract_sinks.frozen, frozen_outcome));
+    rulings.push(Ruling::new(
+        &rules::gl102_contract_signature::INFO,
+        contract_sinks.signature,
+        signature_outcome,
+    ));
+    rulings.push(Ruling::new(&rules::gl103_run_identity::INFO, contract_sinks.identity, identity_outcome));
+    let frozen = read_documents(read.as_ref(), store.as_ref(), &mut rulings);
+    let contract = read.as_ref().map(|read| &read.contract);
+    let mut sink = Sink::new(&rules::gl011_trusted_keys::INFO);
+    let outcome =
+        rules::gl011_trusted_keys::check(contract.map(|contract| &contract.keys), trust.as_ref(), &mut sink);
+    rulings.push(Ruling::new(&rules::gl011_trusted_keys::INFO, sink, outcome));
+    let mut sink = Sink::new(&rules::gl109_val_numbers::INFO);
+    let (bytes, place) = &val_file;
+    let (numbers, outcome) = val_numbers::read(bytes.as_deref(), place, read.as_ref(), &mut sink);
+    rulings.push(Ruling::new(&rules::gl109_val_numbers::INFO, sink, outcome));
+
+    let mut pass =
+        Pass::new(read.as_ref(), frozen.as_ref(), store.as_ref(), head_file.as_ref(), &mut layout_sink);
+    pass.run(store.as_ref(), &request.ledger, &mut layout_sink, progress);
+    rulings.push(Ruling::new(&rules::gl001_store_layout::INFO, layout_sink, Outcome::Checked(1)));
+    let folder = folder_of(&request.ledger);
+    let (evidence, summary) = pass.finish(folder, numbers, &mut rulings, progress);
+    rulings.sort_by_key(|ruling| ruling.info.code);
+    let conclusions = summary.finish(contract, &evidence.val_numbers);
+    let (rule_results, verdict, route) = assemble::judge(&rulings);
+    Ok(Report {
+        contract: read.as_ref().map(|read| read.digest),
+        denominators: conclusions.denominators,
+        findings: assemble::findings(rulings),
+        format: schemas::REPORT_FORMAT.to_owned(),
+        head: assemble::head_seen(&evidence.heads),
+        independence: assemble::independence(contract),
+        nonclaims: assemble::nonclaims(contract),
+        num_entries: evidence.num_entries,
+        profile: contract.map(|contract| contract.ruleset.profile),
+        projection: conclusions.projection,
+        route,
+        rules: rule_results,
+        ruleset: EDITION.to_owned(),
+        run: read.as_ref().map(|read| read.run.clone()),
+        selected: conclusions.selected,
+        selection_basis: conclusions.basis.unwrap_or(SelectionBasis::None),
+        target_met: conclusions.target_met,
+        tool: concat!("validator ", env!("CARGO_PKG_VERSION")).to_owned(),
+        verdict,
+    })
+}
+
+fn read_documents(
+    read: Option<&ContractRead>,
+    store: Option<&Store>,
+    rulings: &mut Vec<Ruling>,
+) -> Option<Frozen> {
+    let mut artifacts = Sink::new(&rules::gl104_frozen_artifacts::INFO);
+    let mut documents = Sink::new(&rules::gl105_frozen_documents::INFO);
+    let (frozen, [artifact_outcome, document_outcome]) = match (read, store) {
+        (Some(read), Some(store)) => {
+            let (frozen, outcomes) = documents::read(read, store, (&mut artifacts, &mut documents));
+            (Some(frozen), outcomes)
+        }
+        _ => {
+            let reason = || Outcome::NotEvaluated("the contract could not be read".to_owned());
+            (None, [reason(), reason()])
+        }
+    };
+    rulings.push(Ruling::new(&rules::gl104_frozen_artifacts::INFO, artifacts, artifact_outcome));
+    rulings.push(Ruling::new(&rules::gl105_frozen_documents::INFO, documents, document_outcome));
+    frozen
+}
+
+/// A rule at work: its check with its findings.
+struct Running<C: ?Sized> {
+    info: &'static RuleInfo,
+    sink: Sink,
+    check: Box<C>,
+}
+
+/// One pass over the entries.
+struct Pass<'a> {
+    rows: Vec<Running<dyn RowCheck>>,
+    checks: Vec<Running<dyn Check + 'a>>,
+    heads: HeadWatch,
+    head_sinks: HeadSinks,
+    read: Option<&'a ContractRead>,
+    summary: Summary,
+    frontier: Frontier,
+}
+
+impl<'a> Pass<'a> {
+    fn new(
+        read: Option<&'a ContractRead>,
+        frozen: Option<&'a Frozen>,
+        store: Option<&Store>,
+        head_file: Option<&HeadFile>,
+        layout_sink: &mut Sink,
+    ) -> Self {
+        let mut head_sinks = HeadSinks {
+            database: Sink::new(&rules::gl008_signed_heads::INFO),
+            external: Sink::new(&rules::gl009_external_head::INFO),
+        };
+        let rows = match store.map_or(Ok(Vec::new()), Store::heads) {
+            Ok(rows) => rows,
+            Err(error) => {
+                layout_sink.tampered(At::place("heads"), "SQLite finds the table damaged", "rows", error);
+                Vec::new()
+            }
+        };
+        let external = head_file.map(|file| (file.bytes.as_slice(), file.source, file.path.as_path()));
+        let signers = read.and_then(|read| read.signers.as_ref());
+        let heads = HeadWatch::collect(&rows, external, signers, &mut head_sinks);
+        let checks = RUN_RULES.iter().map(|rule| Running {
+            info: rule.info(),
+            sink: Sink::new(rule.info()),
+            check: match frozen {
+                Some(frozen) => rule.open(frozen),
+                None => unavailable("the contract could not be read"),
+            },
+        });
+        Self {
+            rows: row_checks(read),
+            checks: checks.collect(),
+            heads,
+            head_sinks,
+            read,
+            summary: Summary::new(read.map(|read| &read.contract)),
+            frontier: Frontier::new(),
+        }
+    }
+
+    fn run(
+        &mut self,
+        store: Option<&Store>,
+        ledger: &Path,
+        layout_sink: &mut Sink,
+        progress: &mut dyn FnMut(Progress),
+    ) {
+        let Some(store) = store else { return };
+        let total = store.num_rows();
+        let (_, result) = store.for_each_row(|row| {
+            let done = self.frontier.size();
+            if done.is_multiple_of(PROGRESS_EVERY) {
+                progress(Progress { phase: "entries", done, total });
+            }
+            self.row(row);
+        });
+        if let Err(error) = result {
+            store::unreadable(ledger, layout_sink, &error);
+        }
+    }
+
+    fn row(&mut self, row: store::Row<'_>) {
+        let position = self.frontier.size();
+        let context = RowContext::new(position, row, self.read.map(|read| &read.identity));
+        for running in &mut self.rows {
+            running.check.row(&context, &mut running.sink);
+        }
+        if let Ok(entry) = &context.entry {
+            for running in &mut self.checks {
+                running.check.entry(entry, &mut running.sink);
+            }
+            self.summary.entry(entry);
+        }
+        self.frontier.append(context.leaf);
+        let size = self.frontier.size();
+        if self.heads.is_at(size) {
+            self.heads.compare(size, self.frontier.root(), &mut self.head_sinks);
+        }
+    }
+
+    fn finish(
+        mut self,
+        folder: PathBuf,
+        numbers: ValNumbers,
+        rulings: &mut Vec<Ruling>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> (Evidence, Summary) {
+        let num_entries = self.frontier.size();
+        let mut coverage = Sink::new(&rules::gl010_head_coverage::INFO);
+        let can_verify = self.read.is_some_and(|read| read.signers.is_some());
+        let run_ended = self.summary.run_ended;
+        let (heads, [database, external, covered]) =
+            self.heads.finish(num_entries, run_ended, can_verify, &mut self.head_sinks, &mut coverage);
+        rulings.push(Ruling::new(&rules::gl008_signed_heads::INFO, self.head_sinks.database, database));
+        rulings.push(Ruling::new(&rules::gl009_external_head::INFO, self.head_sinks.external, external));
+        rulings.push(Ruling::new(&rules::gl010_head_coverage::INFO, coverage, covered));
+        for mut running in self.rows {
+            let outcome = running.check.finish(&mut running.sink);
+            rulings.push(Ruling::new(running.info, running.sink, outcome));
+        }
+        let evidence = Evidence::new(folder, num_entries, heads, numbers);
+        let total = self.checks.len() as u64;
+        for (done, mut running) in (0..).zip(self.checks) {
+            progress(Progress { phase: "files", done, total });
+            let outcome = running.check.finish(&evidence, &mut running.sink);
+            rulings.push(Ruling::new(running.info, running.sink, outcome));
+        }
+        progress(Progress { phase: "files", done: total, total });
+        (evidence, self.summary)
+    }
+}
+
+fn row_checks(read: Option<&ContractRead>) -> Vec<Running<dyn RowCheck>> {
+    let mut extension_sink = Sink::new(&rules::gl013_extensions::INFO);
+    let mut extensions = rules::gl013_extensions::Extensions::default();
+    if let Some(read) = read {
+        extensions.contract(&read.contract.extensions, &mut extension_sink);
+    }
+    let checks: [Box<dyn RowCheck>; 7] = [
+        Box::new(rules::gl002_entry_sequence::EntrySequence::default()),
+        Box::new(rules::gl003_canonical_bytes::CanonicalBytes::default()),
+        Box::new(rules::gl004_entry_shape::EntryShape::default()),
+        Box::new(rules::gl005_leaf_hash::LeafHash::default()),
+        Box::new(rules::gl006_idempotency_key::IdempotencyKey::default()),
+        Box::new(rules::gl007_envelope::Envelope::default()),
+        Box::new(rules::gl012_entry_time::EntryTime::default()),
+    ];
+    let mut running: Vec<Running<dyn RowCheck>> = checks
+        .into_iter()
+        .map(|check| Running { info: check.info(), sink: Sink::new(check.info()), check })
+        .collect();
+    running.push(Running { info: extensions.info(), sink: extension_sink, check: Box::new(extensions) });
+    running
+}
+
+struct HeadFile {
+    bytes: Vec<u8>,
+    source: HeadSource,
+    path: PathBuf,
+}
+
+fn read_limited(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let message = format!("it has more than the {limit} bytes that are read");
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(bytes)
+}
+
+/// The named head file, or the one beside the ledger if it exists.
+fn read_head_file(request: &AuditRequest) -> Result<Option<HeadFile>, AuditError> {
+    let (path, source) = match &request.head {
+        Some(path) => (path.clone(), HeadSource::Named),
+        None => (beside(&request.ledger, ".head"), HeadSource::Beside),
+    };
+    match read_limited(&path, MAX_HEAD_FILE_BYTES) {
+        Ok(bytes) => Ok(Some(HeadFile { bytes, source, path })),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && request.head.is_none() => Ok(None),
+        Err(source) => Err(AuditError::Named { what: "the head file", path, source }),
+    }
+}
+
+/// The val numbers' bytes, if there are any, and their place as text.
+fn read_val_file(request: &AuditRequest) -> Result<(Option<Vec<u8>>, String), AuditError> {
+    let path = request.val_numbers.clone().unwrap_or_else(|| beside(&request.ledger, ".val.dsse.json"));
+    let place = path.display().to_string();
+    match read_limited(&path, MAX_DOCUMENT_BYTES) {
+        Ok(bytes) => Ok((Some(bytes), place)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && request.val_numbers.is_none() => {
+            Ok((None, place))
+        }
+        Err(source) => Err(AuditError::Named { what: "the file of val numbers", path, source }),
+    }
+}
+
+/// Reads `{"owner":"<64 hex digits>", ...}`.
+fn read_trust(path: &Path) -> Result<BTreeMap<String, String>, AuditError> {
+    let bytes = read_limited(path, MAX_DOCUMENT_BYTES).map_err(|source| AuditError::Named {
+        what: "the trust file",
+        path: path.to_owned(),
+        source,
+    })?;
+    let wrong = |reason: String| AuditError::Trust { path: path.to_owned(), reason };
+    let keys: BTreeMap<String, String> =
+        serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    for (role, key) in &keys {
+        if !["owner", "trainer", "validator", "qualifier"].contains(&role.as_str()) {
+            return Err(wrong(format!("there is no role {role:?}")));
+        }
+        if decode_hex(key).is_none_or(|bytes| bytes.len() != 32) {
+            return Err(wrong(format!("the key of {role} is not 64 lower-case hex digits")));
+        }
+    }
+    if keys.is_empty() { Err(wrong("it names no key".to_owned())) } else { Ok(keys) }
+}
+
+fn folder_of(ledger: &Path) -> PathBuf {
+    match ledger.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}

@@ -1,0 +1,302 @@
+//! GL110 `checkpoint-files`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemas::body::{Body, CheckpointCommittedObs};
+use schemas::digest::Digest;
+use schemas::entry::Entry;
+use schemas::report::Route;
+use schemas::state::{CheckpointManifest, Shard};
+
+use super::gl108_data_files::digest;
+use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
+use crate::frozen::Frozen;
+use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink};
+
+/// Text of the rule.
+pub(crate) static INFO: RuleInfo = RuleInfo {
+    code: "GL110",
+    name: "checkpoint-files",
+    what: "Every durably committed checkpoint has its manifest with the recorded digest, and every file of the manifest with digest and size, read back; nothing else lies in its folder. A retired one keeps its manifest.",
+    why: "The candidate is a file; an entry about it is worth nothing when the file is another one.",
+    remedy: "restore the checkpoint's folder from a copy; without it the run cannot be accepted",
+    reference: "docs/FORMAT.md, Checkpoint",
+    gate: Route::RejectTornCheckpoint,
+};
+
+pub(crate) struct CheckpointFiles;
+
+impl Rule for CheckpointFiles {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn open<'a>(&self, frozen: &'a Frozen) -> Box<dyn Check + 'a> {
+        Box::new(State { frozen, committed: Vec::new(), known: BTreeSet::new(), status: BTreeMap::new() })
+    }
+}
+
+/// Why a committed checkpoint's shards may be gone or wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Withdrawn {
+    Retired,
+    Unusable,
+}
+
+struct Committed {
+    entry: u64,
+    step: u64,
+    model: Digest,
+    attempt: Option<schemas::ids::AttemptId>,
+    obs: CheckpointCommittedObs,
+}
+
+struct State<'a> {
+    frozen: &'a Frozen,
+    committed: Vec<Committed>,
+    /// Checkpoints that were at least requested.
+    known: BTreeSet<String>,
+    status: BTreeMap<String, Withdrawn>,
+}
+
+impl Check for State<'_> {
+    fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+        match &entry.body {
+            Body::CheckpointRequested(halves) => {
+                self.known.insert(halves.obs.checkpoint.0.clone());
+            }
+            Body::CheckpointDurablyCommitted(halves) => self.committed.push(Committed {
+                entry: entry.index,
+                step: halves.det.step,
+                model: halves.det.model,
+                attempt: entry.header.attempt,
+                obs: halves.obs.clone(),
+            }),
+            Body::CheckpointRetired(halves) => {
+                self.status.insert(halves.obs.checkpoint.0.clone(), Withdrawn::Retired);
+            }
+            Body::CheckpointFailed(halves) => {
+                self.status.insert(halves.obs.checkpoint.0.clone(), Withdrawn::Unusable);
+            }
+            Body::CheckpointQuarantined(halves) => {
+                self.status.insert(halves.obs.checkpoint.0.clone(), Withdrawn::Unusable);
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
+        let store = &self.frozen.contract.checkpoints.store;
+        if store.contains("://") {
+            return Outcome::NotEvaluated(format!(
+                "the checkpoint store {store} is not a folder beside the ledger"
+            ));
+        }
+        let mut num_files = 0;
+        for committed in &self.committed {
+            num_files += self.check(committed, evidence, sink);
+        }
+        self.leftovers(store, evidence, sink);
+        Outcome::Checked(num_files)
+    }
+}
+
+impl State<'_> {
+    fn check(&self, committed: &Committed, evidence: &Evidence, sink: &mut Sink) -> u64 {
+        let obs = &committed.obs;
+        let withdrawn = self.status.get(obs.checkpoint.as_str()).copied();
+        let folder =
+            format!("{}/{}", self.frozen.contract.checkpoints.store.trim_end_matches('/'), obs.checkpoint);
+        if obs.path.trim_end_matches('/') != folder {
+            sink.rejected(
+                At::entry(committed.entry, "/body/obs/path"),
+                "the checkpoint's folder is not the one that the contract's store gives",
+                &folder,
+                &obs.path,
+            );
+        }
+        if withdrawn == Some(Withdrawn::Unusable) {
+            sink.note(
+                At::entry(committed.entry, &obs.path),
+                "a checkpoint that the run itself gave up is not read",
+                "no claim about its files",
+                "failed or quarantined",
+            );
+            return 0;
+        }
+        let Some((manifest, manifest_bytes)) = self.manifest(committed, evidence, sink) else { return 1 };
+        self.check_identity(committed, &manifest, sink);
+        let mut listed = BTreeSet::from(["manifest.json".to_owned()]);
+        let mut total = manifest_bytes;
+        for shard in manifest.classes.iter().flat_map(|class| &class.shards) {
+            if !listed.insert(shard.path.clone()) {
+                continue;
+            }
+            total = total.saturating_add(shard.num_bytes);
+            if withdrawn.is_none() {
+                check_shard(committed, shard, evidence, sink);
+            }
+        }
+        self.check_model(committed, &manifest, sink);
+        if total != obs.num_bytes && total - manifest_bytes != obs.num_bytes {
+            sink.rejected(
+                At::entry(committed.entry, "/body/obs/num_bytes"),
+                "the checkpoint's size is not the sum of its files",
+                total,
+                obs.num_bytes,
+            );
+        }
+        check_folder(&obs.path, "", &listed, evidence, sink);
+        listed.len() as u64
+    }
+
+    fn manifest(
+        &self,
+        committed: &Committed,
+        evidence: &Evidence,
+        sink: &mut Sink,
+    ) -> Option<(CheckpointManifest, u64)> {
+        let path = format!("{}/manifest.json", committed.obs.path.trim_end_matches('/'));
+        let num_bytes = match evidence.read(&path, MAX_DOCUMENT_BYTES) {
+            Ok(bytes) => bytes.len() as u64,
+            Err(error) => {
+                let at = At::place(&path);
+                let message = format!("the manifest of {} cannot be read", committed.obs.checkpoint);
+                sink.tampered(at, message, committed.obs.manifest, describe(&error));
+                return None;
+            }
+        };
+        match evidence.checkpoint_manifest(committed.obs.path.trim_end_matches('/'), committed.obs.manifest) {
+            Ok(manifest) => Some((manifest, num_bytes)),
+            Err(reason) => {
+                sink.tampered(
+                    At::place(&path),
+                    format!(
+                        "the manifest of {} is not the one that entry {} records",
+                        committed.obs.checkpoint, committed.entry
+                    ),
+                    committed.obs.manifest,
+                    reason,
+                );
+                None
+            }
+        }
+    }
+
+    fn check_identity(&self, committed: &Committed, manifest: &CheckpointManifest, sink: &mut Sink) {
+        let path = format!("{}/manifest.json", committed.obs.path);
+        let mut compare = |field: &str, expected: String, actual: String| {
+            if expected != actual {
+                sink.rejected(
+                    At::place(format!("{path}#/{field}")),
+                    "the manifest is of another checkpoint than its entry says",
+                    expected,
+                    actual,
+                );
+            }
+        };
+        compare("checkpoint", committed.obs.checkpoint.to_string(), manifest.checkpoint.to_string());
+        compare("step", committed.step.to_string(), manifest.step.to_string());
+        compare("run", self.frozen.run.to_string(), manifest.run.to_string());
+        compare("contract", self.frozen.digest.to_string(), manifest.contract.to_string());
+        compare("format", schemas::CHECKPOINT_MANIFEST_FORMAT.to_owned(), manifest.format.clone());
+        if let Some(attempt) = committed.attempt {
+            compare("attempt", attempt.to_string(), manifest.attempt.to_string());
+        }
+    }
+
+    fn check_model(&self, committed: &Committed, manifest: &CheckpointManifest, sink: &mut Sink) {
+        let model = manifest
+            .classes
+            .iter()
+            .flat_map(|class| &class.shards)
+            .find(|shard| shard.path == "model.safetensors")
+            .map(|shard| shard.digest);
+        if model != Some(committed.model) {
+            sink.rejected(
+                At::entry(committed.entry, "/body/det/model"),
+                "the recorded weights are not the manifest's model.safetensors",
+                model.map_or("no such shard".to_owned(), |digest| digest.to_string()),
+                committed.model,
+            );
+        }
+    }
+
+    /// What a crash left: folders that no entry committed to.
+    fn leftovers(&self, store: &str, evidence: &Evidence, sink: &mut Sink) {
+        let Ok(names) = evidence.list(store) else { return };
+        let committed: BTreeSet<&str> =
+            self.committed.iter().map(|one| one.obs.checkpoint.as_str()).collect();
+        for found in names.iter().filter(|found| !committed.contains(found.name.as_str())) {
+            let message = if found.name.starts_with(".staging-") {
+                "a folder of a checkpoint that was being written when its attempt stopped"
+            } else if self.known.contains(&found.name) {
+                "a checkpoint that was announced and never committed"
+            } else {
+                "not a checkpoint of this run"
+            };
+            sink.note(
+                At::place(format!("{store}/{}", found.name)),
+                message,
+                "committed checkpoints",
+                "left as it is",
+            );
+        }
+    }
+}
+
+fn check_shard(committed: &Committed, shard: &Shard, evidence: &Evidence, sink: &mut Sink) {
+    let path = format!("{}/{}", committed.obs.path.trim_end_matches('/'), shard.path);
+    match digest(&path, evidence) {
+        Err(error @ FileError::Unsafe { .. }) => {
+            sink.rejected(
+                At::place(&path),
+                "a shard's path is not plain",
+                "a file in the folder",
+                describe(&error),
+            );
+        }
+        Err(error) => {
+            let message = format!("a file of {} cannot be read", committed.obs.checkpoint);
+            sink.tampered(At::place(&path), message, shard.digest, describe(&error));
+        }
+        Ok((actual, num_bytes)) => {
+            if actual != shard.digest || num_bytes != shard.num_bytes {
+                sink.tampered(
+                    At::place(&path),
+                    format!("a file of {} is not the one that was committed", committed.obs.checkpoint),
+                    format!("{} with {} bytes", shard.digest, shard.num_bytes),
+                    format!("{actual} with {num_bytes} bytes"),
+                );
+            }
+        }
+    }
+}
+
+/// Nothing but the listed files may lie in the folder.
+fn check_folder(root: &str, inner: &str, listed: &BTreeSet<String>, evidence: &Evidence, sink: &mut Sink) {
+    let root = root.trim_end_matches('/');
+    let folder = if inner.is_empty() { root.to_owned() } else { format!("{root}/{inner}") };
+    let Ok(names) = evidence.list(&folder) else { return };
+    for found in names {
+        let relative = if inner.is_empty() { found.name.clone() } else { format!("{inner}/{}", found.name) };
+        let is_above_listed =
+            found.is_folder && listed.iter().any(|path| path.starts_with(&format!("{relative}/")));
+        if is_above_listed {
+            check_folder(root, &relative, listed, evidence, sink);
+        } else if !listed.contains(&relative) || found.is_folder || found.is_link {
+            sink.rejected(
+                At::place(format!("{root}/{relative}")),
+                "something lies in a checkpoint's folder that its manifest does not list",
+                "only the manifest and its files",
+                if found.is_folder {
+                    "a folder"
+                } else if found.is_link {
+                    "a link"
+                } else {
+                    "a file"
+                },
+            );
+        }
+    }
+}

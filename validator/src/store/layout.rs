@@ -1,0 +1,124 @@
+//! Whether the file has layout 1 and nothing else.
+//!
+//! `migrations/0001_ledger.sql` is the layout's definition. It is run in an
+//! empty database in memory, and every object of the ledger must have the same
+//! text: a table with a generated column, a view in a table's place or a
+//! dropped trigger would make the same query mean something else.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rusqlite::Connection;
+use schemas::{SQLITE_APPLICATION_ID, SQLITE_LAYOUT_VERSION};
+
+use super::{display, unreadable};
+use crate::rule::{At, Sink};
+
+const LAYOUT_1: &str = include_str!("../../../migrations/0001_ledger.sql");
+
+/// (type, name) to (table, SQL text).
+type Objects = BTreeMap<(String, String), (String, Option<String>)>;
+
+/// Checks identification, schema and page structure. `false` when the rows
+/// must not be read because they could not mean what layout 1 says.
+pub(super) fn check(connection: &Connection, path: &Path, sink: &mut Sink) -> rusqlite::Result<bool> {
+    if !check_identification(connection, path, sink)? {
+        return Ok(false);
+    }
+    check_pages(connection, path, sink);
+    let expected = expected_objects()?;
+    let actual = objects(connection)?;
+    Ok(compare(&expected, &actual, path, sink))
+}
+
+fn check_identification(connection: &Connection, path: &Path, sink: &mut Sink) -> rusqlite::Result<bool> {
+    let application: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let mut is_known = true;
+    if application != i64::from(SQLITE_APPLICATION_ID) {
+        sink.rejected(
+            At::place(display(path))
+                .remedy("name the run's ledger, such as run.db, or restore it from a copy"),
+            "the database is not marked as a ledger",
+            format!("application_id {SQLITE_APPLICATION_ID:#010x}"),
+            format!("{application:#010x}"),
+        );
+    }
+    if version > i64::from(SQLITE_LAYOUT_VERSION) {
+        sink.not_evaluated(
+            At::place(display(path)).remedy("audit it with a validator that knows this layout"),
+            "the ledger has a newer layout than this validator reads",
+            format!("user_version {SQLITE_LAYOUT_VERSION}"),
+            version,
+        );
+        is_known = false;
+    } else if version != i64::from(SQLITE_LAYOUT_VERSION) {
+        sink.rejected(
+            At::place(display(path))
+                .remedy("name the run's ledger, such as run.db, or restore it from a copy"),
+            "the database does not have a ledger's layout version",
+            format!("user_version {SQLITE_LAYOUT_VERSION}"),
+            version,
+        );
+    }
+    Ok(is_known)
+}
+
+/// SQLite's own check of page structure. Contents are checked row by row.
+fn check_pages(connection: &Connection, path: &Path, sink: &mut Sink) {
+    let result = (|| {
+        let mut statement = connection.prepare("PRAGMA integrity_check(10)")?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    })();
+    match result {
+        Ok(lines) if lines == ["ok"] => {}
+        Ok(lines) => {
+            for line in lines {
+                sink.tampered(At::place(display(path)), "SQLite's integrity check fails", "ok", line);
+            }
+        }
+        Err(error) => unreadable(path, sink, &error),
+    }
+}
+
+fn expected_objects() -> rusqlite::Result<Objects> {
+    let connection = Connection::open_in_memory()?;
+    connection.execute_batch(LAYOUT_1)?;
+    objects(&connection)
+}
+
+fn objects(connection: &Connection) -> rusqlite::Result<Objects> {
+    let mut statement = connection.prepare("SELECT type, name, tbl_name, sql FROM sqlite_schema")?;
+    let rows = statement.query_map([], |row| Ok(((row.get(0)?, row.get(1)?), (row.get(2)?, row.get(3)?))))?;
+    rows.collect()
+}
+
+fn compare(expected: &Objects, actual: &Objects, path: &Path, sink: &mut Sink) -> bool {
+    let mut is_readable = true;
+    let remedy = "restore the ledger from a copy; its schema is never changed after the freeze";
+    for ((kind, name), (_, sql)) in expected {
+        let found = actual.get(&(kind.clone(), name.clone()));
+        let actual_sql = match found {
+            Some((_, actual_sql)) if actual_sql == sql => continue,
+            Some((_, actual_sql)) => actual_sql.clone().unwrap_or_else(|| "no text".to_owned()),
+            None => "missing".to_owned(),
+        };
+        sink.tampered(
+            At::place(format!("{}, {kind} {name}", display(path))).remedy(remedy),
+            format!("the {kind} {name} of layout 1 is missing or changed"),
+            sql.clone().unwrap_or_else(|| "an automatic index".to_owned()),
+            actual_sql,
+        );
+        is_readable &= kind != "table";
+    }
+    for (kind, name) in actual.keys().filter(|key| !expected.contains_key(key)) {
+        sink.tampered(
+            At::place(format!("{}, {kind} {name}", display(path))).remedy(remedy),
+            format!("the {kind} {name} does not belong to layout 1"),
+            "no such object",
+            format!("{kind} {name}"),
+        );
+    }
+    is_readable
+}

@@ -1,0 +1,215 @@
+//! Reads a ledger's SQLite file, and trusts nothing in it.
+//!
+//! The file and its write-ahead log are copied to a private temporary folder
+//! first: a read-only open fails in a folder that cannot be written, an
+//! immutable open misses the rows that are only in the log, and either could
+//! touch evidence. Rows stream through one statement on that copy, which no
+//! writer waits for, so memory does not grow with the ledger.
+
+mod copy;
+pub(crate) use copy::beside;
+mod layout;
+
+use std::path::Path;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags};
+use tempfile::TempDir;
+
+use crate::error::AuditError;
+use crate::rule::{At, Sink};
+
+/// Largest value that is read from a row; an example table of five million
+/// examples fits. A larger one is a finding.
+const MAX_VALUE_BYTES: i32 = 256 << 20;
+
+/// First bytes of a SQLite file.
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// A private copy of a ledger's database.
+pub(crate) struct Store {
+    connection: Connection,
+    // Removed when the store is dropped; declared after the connection, which
+    // has to close first.
+    _folder: TempDir,
+}
+
+/// One row of `entries` as stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row<'a> {
+    pub(crate) seq: i64,
+    pub(crate) idem: &'a [u8],
+    pub(crate) entry: &'a [u8],
+    pub(crate) leaf: &'a [u8],
+}
+
+/// One row of `heads`.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadRow {
+    pub(crate) size: i64,
+    pub(crate) note: Vec<u8>,
+}
+
+impl Store {
+    /// Copies and opens a ledger. `None` when it holds nothing that can be
+    /// read; the reason is a finding.
+    ///
+    /// # Errors
+    /// When the file is missing or unreadable, or cannot be copied.
+    pub(crate) fn open(path: &Path, sink: &mut Sink) -> Result<Option<Self>, AuditError> {
+        let header = copy::read_header(path)?;
+        if !header.starts_with(SQLITE_MAGIC) {
+            let found = if header.is_empty() {
+                "an empty file".to_owned()
+            } else {
+                printable(&header[..16.min(header.len())])
+            };
+            sink.rejected(
+                At::place(display(path))
+                    .remedy("name the run's ledger, such as run.db, or restore it from a copy"),
+                "the file is not a SQLite database",
+                "the first 16 bytes \"SQLite format 3\\0\"",
+                found,
+            );
+            return Ok(None);
+        }
+        let folder = tempfile::Builder::new()
+            .prefix("ledger-audit-")
+            .tempdir()
+            .map_err(|source| AuditError::Temporary { path: std::env::temp_dir(), source })?;
+        let copied = copy::snapshot(path, folder.path(), sink)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = match Connection::open_with_flags(&copied, flags) {
+            Ok(connection) => connection,
+            Err(error) => {
+                unreadable(path, sink, &error);
+                return Ok(None);
+            }
+        };
+        let store = Self { connection, _folder: folder };
+        if let Err(error) = store.configure() {
+            unreadable(path, sink, &error);
+            return Ok(None);
+        }
+        match layout::check(&store.connection, path, sink) {
+            Ok(true) => Ok(Some(store)),
+            Ok(false) => Ok(None),
+            Err(error) => {
+                unreadable(path, sink, &error);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Nothing in a hostile schema may run, and no value may be huge.
+    fn configure(&self) -> rusqlite::Result<()> {
+        use rusqlite::config::DbConfig;
+        use rusqlite::limits::Limit;
+        let connection = &self.connection;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)?;
+        connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
+        connection.execute_batch(
+            "PRAGMA query_only = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY;",
+        )
+    }
+
+    /// Entries in the file as SQLite counts them; for progress only.
+    pub(crate) fn num_rows(&self) -> u64 {
+        let count =
+            self.connection.query_row("SELECT coalesce(max(seq), -1) + 1 FROM entries", [], |row| row.get(0));
+        count.map_or(0, |count: i64| u64::try_from(count).unwrap_or(0))
+    }
+
+    /// The bytes of the first row, which should be the frozen contract.
+    pub(crate) fn first_entry(&self) -> Option<Vec<u8>> {
+        self.connection
+            .query_row("SELECT entry FROM entries ORDER BY seq LIMIT 1", [], |row| {
+                Ok(bytes(row.get_ref(0)?).to_vec())
+            })
+            .ok()
+    }
+
+    /// Calls `visit` with every row in ascending `seq`; returns how many.
+    ///
+    /// # Errors
+    /// When SQLite finds the file damaged; rows before that were visited.
+    pub(crate) fn for_each_row(&self, mut visit: impl FnMut(Row<'_>)) -> (u64, rusqlite::Result<()>) {
+        let mut num_rows = 0;
+        let result = (|| {
+            let mut statement =
+                self.connection.prepare("SELECT seq, idem, entry, leaf FROM entries ORDER BY seq")?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let seq = match row.get_ref(0)? {
+                    ValueRef::Integer(seq) => seq,
+                    _ => -1,
+                };
+                visit(Row {
+                    seq,
+                    idem: bytes(row.get_ref(1)?),
+                    entry: bytes(row.get_ref(2)?),
+                    leaf: bytes(row.get_ref(3)?),
+                });
+                num_rows += 1;
+            }
+            Ok(())
+        })();
+        (num_rows, result)
+    }
+
+    /// Every stored head, in ascending size.
+    ///
+    /// # Errors
+    /// When SQLite finds the file damaged.
+    pub(crate) fn heads(&self) -> rusqlite::Result<Vec<HeadRow>> {
+        let mut statement = self.connection.prepare("SELECT size, note FROM heads ORDER BY size")?;
+        let rows = statement
+            .query_map([], |row| Ok(HeadRow { size: row.get(0)?, note: bytes(row.get_ref(1)?).to_vec() }))?;
+        rows.collect()
+    }
+
+    /// Calls `visit` with digest and bytes of every artifact.
+    ///
+    /// # Errors
+    /// When SQLite finds the file damaged.
+    pub(crate) fn for_each_artifact(&self, mut visit: impl FnMut(&[u8], &[u8])) -> rusqlite::Result<()> {
+        let mut statement = self.connection.prepare("SELECT digest, bytes FROM artifacts ORDER BY digest")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            visit(bytes(row.get_ref(0)?), bytes(row.get_ref(1)?));
+        }
+        Ok(())
+    }
+}
+
+/// Content of a BLOB or TEXT; nothing of other types, which STRICT tables
+/// cannot hold in these columns.
+fn bytes(value: ValueRef<'_>) -> &[u8] {
+    match value {
+        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes,
+        _ => &[],
+    }
+}
+
+/// A damaged file: SQLite itself could not go on.
+pub(crate) fn unreadable(path: &Path, sink: &mut Sink, error: &rusqlite::Error) {
+    sink.tampered(
+        At::place(display(path)),
+        "SQLite finds the file damaged",
+        "a database that can be read to its end",
+        error,
+    );
+}
+
+/// A path as text.
+pub(crate) fn display(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn printable(bytes: &[u8]) -> String {
+    format!("\"{}\"", bytes.escape_ascii())
+}
