@@ -153,6 +153,117 @@ fn consistency_path(leaves: &[Hash], old_size: usize, whole: bool, proof: &mut V
     }
 }
 
+/// All nodes of a tree, so that many proofs cost logarithmic time each. Holds
+/// 64 bytes a leaf.
+#[derive(Debug, Clone)]
+pub struct Levels {
+    /// `levels[k][i]` is the root of the perfect subtree over the leaves
+    /// `i * 2^k .. (i + 1) * 2^k`.
+    levels: Vec<Vec<Hash>>,
+}
+
+impl Levels {
+    /// Computes all nodes.
+    #[must_use]
+    pub fn new(leaves: Vec<Hash>) -> Self {
+        let mut levels = vec![leaves];
+        loop {
+            let below = &levels[levels.len() - 1];
+            if below.len() < 2 {
+                return Self { levels };
+            }
+            let above = below.chunks_exact(2).map(|pair| node_hash(&pair[0], &pair[1])).collect();
+            levels.push(above);
+        }
+    }
+
+    /// Leaves.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.levels[0].len()
+    }
+
+    /// Hash of a leaf; `None` beyond the end.
+    #[must_use]
+    pub fn leaf(&self, index: usize) -> Option<Hash> {
+        self.levels[0].get(index).copied()
+    }
+
+    /// Root of the first `size` leaves; `None` beyond the end.
+    #[must_use]
+    pub fn root(&self, size: usize) -> Option<Hash> {
+        match size {
+            0 => Some(empty_root()),
+            _ => (size <= self.size()).then(|| self.range_root(0, size)),
+        }
+    }
+
+    /// Root of `first .. first + count`, `first` being a multiple of the
+    /// largest power of two that is not above `count`.
+    fn range_root(&self, first: usize, count: usize) -> Hash {
+        if count.is_power_of_two() {
+            let level = count.trailing_zeros();
+            return self.levels[level as usize][first >> level];
+        }
+        let left = split_point(count);
+        node_hash(&self.range_root(first, left), &self.range_root(first + left, count - left))
+    }
+
+    /// [`inclusion_proof`] in the tree of the first `size` leaves.
+    #[must_use]
+    pub fn inclusion_proof(&self, index: usize, size: usize) -> Option<Vec<Hash>> {
+        if index >= size || size > self.size() {
+            return None;
+        }
+        let mut proof = Vec::new();
+        let (mut first, mut count) = (0, size);
+        while count > 1 {
+            let left = split_point(count);
+            if index < first + left {
+                proof.push(self.range_root(first + left, count - left));
+                count = left;
+            } else {
+                proof.push(self.range_root(first, left));
+                first += left;
+                count -= left;
+            }
+        }
+        proof.reverse();
+        Some(proof)
+    }
+
+    /// [`consistency_proof`] between the first `old_size` and `size` leaves.
+    #[must_use]
+    pub fn consistency_proof(&self, old_size: usize, size: usize) -> Option<Vec<Hash>> {
+        if old_size > size || size > self.size() {
+            return None;
+        }
+        let mut proof = Vec::new();
+        if old_size == 0 || old_size == size {
+            return Some(proof);
+        }
+        let (mut first, mut count, mut old, mut whole) = (0, size, old_size, true);
+        while old != count {
+            let left = split_point(count);
+            if old <= left {
+                proof.push(self.range_root(first + left, count - left));
+                count = left;
+            } else {
+                proof.push(self.range_root(first, left));
+                first += left;
+                count -= left;
+                old -= left;
+                whole = false;
+            }
+        }
+        if !whole {
+            proof.push(self.range_root(first, count));
+        }
+        proof.reverse();
+        Some(proof)
+    }
+}
+
 /// Checks an inclusion proof (RFC 9162, 2.1.3.2).
 #[must_use]
 pub fn verify_inclusion(root: &Hash, size: u64, index: u64, leaf: &Hash, proof: &[Hash]) -> bool {
@@ -247,8 +358,11 @@ mod tests {
         ) {
             let leaves = leaves(size);
             let root = root_of(&leaves);
+            let levels = Levels::new(leaves.clone());
+            prop_assert_eq!(levels.root(size), Some(root));
             let index = index.index(size);
             let proof = inclusion_proof(&leaves, index).expect("the leaf exists");
+            prop_assert_eq!(levels.inclusion_proof(index, size).as_ref(), Some(&proof));
             let (size_u64, index_u64) = (size as u64, index as u64);
             prop_assert!(verify_inclusion(&root, size_u64, index_u64, &leaves[index], &proof));
             let mut other = leaves[index];
@@ -262,6 +376,7 @@ mod tests {
             let old_size = old.index(size + 1);
             let old_root = root_of(&leaves[..old_size]);
             let proof = consistency_proof(&leaves, old_size).expect("not larger");
+            prop_assert_eq!(levels.consistency_proof(old_size, size).as_ref(), Some(&proof));
             prop_assert!(verify_consistency(old_size as u64, &old_root, size_u64, &root, &proof));
             let mut wrong = old_root;
             wrong[bit / 8] ^= 1 << (bit % 8);
