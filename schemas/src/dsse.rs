@@ -4,6 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::digest::Digest;
+use crate::ids::{CandidateId, RunId};
+use crate::report::{Independence, SelectionBasis};
+
 /// Payload type of a contract's signature.
 pub const CONTRACT_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.contract+json";
 /// Payload type of a signed audit report.
@@ -68,4 +72,43 @@ pub struct Statement<P> {
     pub predicate_type: String,
     /// What it is claimed of.
     pub subject: Vec<Subject>,
+}
+
+/// The tree head that a handoff rests on: the one that its report saw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoffHead {
+    /// Origin line of the note.
+    pub origin: String,
+    /// Root hash, 64 hex digits.
+    pub root: String,
+    /// Tree size.
+    pub size: u64,
+}
+
+/// Predicate of [`HANDOFF_PREDICATE_TYPE`]. The subjects are the candidate's
+/// `model.safetensors` and `config.json`, named relative to the ledger's folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandoffPredicate {
+    /// Which candidate.
+    pub candidate: CandidateId,
+    /// SHA-256 of the contract.
+    pub contract: Digest,
+    /// The head that the report saw.
+    pub head: HandoffHead,
+    /// Whether roles could be different people.
+    pub independence: Independence,
+    /// What the run has no authority to do, from the contract.
+    pub non_authorities: Vec<String>,
+    /// What the run does not show, from the contract.
+    pub nonclaims: Vec<String>,
+    /// BLAKE3 of the signed report's envelope.
+    pub report: Digest,
+    /// The run.
+    pub run: RunId,
+    /// Whose numbers the selection rests on.
+    pub selection_basis: SelectionBasis,
+    /// Step of the candidate's checkpoint.
+    pub step: u64,
 }
