@@ -1,0 +1,144 @@
+//! Who may, who answers, who signs, and what is not claimed.
+
+use std::collections::BTreeMap;
+
+use ed25519_dalek::VerifyingKey;
+use schemas::contract::{Contract, Keys, Membership};
+
+use super::date;
+use super::problem::Problems;
+
+/// The edition of rules that this version knows.
+pub const RULESET_EDITION: &str = "2026.1";
+
+/// Length of an age X25519 recipient: `age1` and 58 characters of Bech32.
+const AGE_RECIPIENT_CHARS: usize = 62;
+
+pub(super) fn check(contract: &Contract, today: &str, problems: &mut Problems) {
+    problems.require_text(&contract.name, "/name");
+    let purpose = &contract.purpose;
+    problems.require_text(&purpose.statement, "/purpose/statement");
+    problems.require_text(&purpose.authority.granted_by, "/purpose/authority/granted_by");
+    problems.require_text(&purpose.authority.scope, "/purpose/authority/scope");
+    date::check(purpose.authority.expires.as_deref(), "/purpose/authority/expires", today, problems);
+    let non_authorities = &purpose.authority.non_authorities;
+    check_list(
+        non_authorities,
+        "/purpose/authority/non_authorities",
+        "say what the run has no authority to do, such as to release",
+        problems,
+    );
+    check_list(&contract.nonclaims, "/nonclaims", "say what the run will not show", problems);
+    for (index, residual) in contract.residuals.iter().enumerate() {
+        problems.require_text(&residual.description, format!("/residuals/{index}/description"));
+        problems.require_text(&residual.owner, format!("/residuals/{index}/owner"));
+    }
+    problems.require_text(&contract.retention.custodian, "/retention/custodian");
+    problems.require_count(u64::from(contract.retention.days), "/retention/days");
+    if let Membership::Campaign { arm, .. } = &contract.membership {
+        problems.require_text(arm, "/membership/arm");
+    }
+    let edition = &contract.ruleset.edition;
+    problems.require(
+        edition == RULESET_EDITION,
+        "/ruleset/edition",
+        format!("is {edition:?}; expected {RULESET_EDITION:?}"),
+        "an edition that this version does not know could not be audited by it",
+    );
+    check_extensions(contract, problems);
+    check_keys(&contract.keys, problems);
+}
+
+fn check_list(list: &[String], pointer: &str, hint: &str, problems: &mut Problems) {
+    problems.require(!list.is_empty(), pointer, "is empty; expected at least one", hint);
+    for (index, text) in list.iter().enumerate() {
+        problems.require_text(text, format!("{pointer}/{index}"));
+    }
+}
+
+fn check_extensions(contract: &Contract, problems: &mut Problems) {
+    for (index, extension) in contract.extensions.iter().enumerate() {
+        let pointer = format!("/extensions/{index}");
+        problems.require_text(&extension.name, format!("{pointer}/name"));
+        problems.require(
+            !extension.critical,
+            &pointer,
+            format!("{:?} is critical and not known to this version", extension.name),
+            "no audit of this edition could accept the run; make it non-critical or leave it out",
+        );
+        let earlier = &contract.extensions[..index];
+        problems.require(
+            earlier.iter().all(|other| other.name != extension.name),
+            format!("{pointer}/name"),
+            format!("{:?} is the name of an earlier extension", extension.name),
+            "name each extension once",
+        );
+    }
+}
+
+fn check_keys(keys: &Keys, problems: &mut Problems) {
+    let roles = [
+        ("owner", &keys.owner.public),
+        ("trainer", &keys.trainer.public),
+        ("validator", &keys.validator.public),
+        ("qualifier", &keys.qualifier.public),
+    ];
+    let mut holders: BTreeMap<&str, String> = BTreeMap::new();
+    for (role, public) in roles {
+        let pointer = format!("/keys/{role}/public");
+        check_public(public, &pointer, problems);
+        if let Some(other) = holders.insert(public, role.to_owned()) {
+            problems.add(
+                pointer,
+                format!("is the key of {other} too"),
+                "one key cannot check what it signed itself; make a key for each role with `ledger keygen`",
+            );
+        }
+    }
+    for (index, witness) in keys.witnesses.iter().enumerate() {
+        let pointer = format!("/keys/witnesses/{index}");
+        problems.require_text(&witness.name, format!("{pointer}/name"));
+        check_public(&witness.public, &format!("{pointer}/public"), problems);
+        if let Some(other) = holders.insert(&witness.public, format!("witness {index}")) {
+            let hint = "a witness is somebody else; ask for a key of their own";
+            problems.add(format!("{pointer}/public"), format!("is the key of {other} too"), hint);
+        }
+    }
+    let (quorum, num_witnesses) = (keys.witness_quorum as usize, keys.witnesses.len());
+    problems.require(
+        quorum <= num_witnesses,
+        "/keys/witness_quorum",
+        format!("is {quorum}, and {num_witnesses} witnesses are named"),
+        "no head could ever be accepted; name more witnesses or ask for fewer",
+    );
+    problems.require(
+        quorum > 0 || num_witnesses == 0,
+        "/keys/witness_quorum",
+        "is 0 although witnesses are named: nothing would be asked of them",
+        "ask for at least one cosignature, or name no witness",
+    );
+    let recipient = &keys.qualifier_recipient;
+    let is_recipient = recipient.len() == AGE_RECIPIENT_CHARS
+        && recipient.starts_with("age1")
+        && recipient.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    problems.require(
+        is_recipient,
+        "/keys/qualifier_recipient",
+        format!("{recipient:?} is no age recipient"),
+        "`ledger keygen --role qualifier` makes one: `age1` and 58 characters",
+    );
+}
+
+/// A key that would verify under RFC 8032 and is not of small order.
+fn check_public(public: &str, pointer: &str, problems: &mut Problems) {
+    let key = schemas::digest::decode_hex(public)
+        .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok())
+        .map(|bytes| VerifyingKey::from_bytes(&bytes));
+    let message = match key {
+        None => format!("{public:?} is not 64 lower-case hex digits"),
+        Some(Err(_)) => "is no point of the curve".to_owned(),
+        Some(Ok(key)) if key.is_weak() => "is a key of small order, which verifies forgeries".to_owned(),
+        Some(Ok(_)) => return,
+    };
+    problems.add(pointer, message, "take `public` from the key file that `ledger keygen` made");
+}

@@ -1,0 +1,9 @@
+//! The freeze: what it accepts, and everything that it refuses.
+
+#![allow(missing_docs, reason = "a test program")]
+
+mod fixture;
+mod honest;
+mod refused_content;
+mod refused_files;
+mod refused_text;
