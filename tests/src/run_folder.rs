@@ -23,12 +23,30 @@ impl RunFolder {
     #[must_use]
     #[track_caller]
     pub fn tiny() -> Self {
+        Self::init(&["--lipsum"])
+    }
+
+    /// A folder with the smallest contract that still has everything: a text
+    /// of a few lines, two updates, a checkpoint at each. Nothing is frozen yet.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn smallest() -> Self {
+        let text = tempfile::NamedTempFile::with_suffix(".txt").expect("a temporary file");
+        std::fs::write(text.path(), smallest_text()).expect("the text can be written");
+        let folder = Self::init(&["--text", &text.path().to_string_lossy()]);
+        folder.edit_contract(make_smallest);
+        folder
+    }
+
+    #[track_caller]
+    fn init(source: &[&str]) -> Self {
         let temporary = TempDir::with_prefix("governed-ledger-").expect("a temporary folder");
         let folder = Self { temporary };
-        let output = folder.path().to_owned();
-        let arguments = ["init", "--lipsum", "--preset", "tiny", "--output"];
-        let arguments: Vec<&std::ffi::OsStr> =
-            arguments.iter().map(std::ffi::OsStr::new).chain([output.as_os_str()]).collect();
+        let output = folder.path().to_string_lossy().into_owned();
+        let arguments = [&["init"], source, &["--preset", "tiny", "--output", &output]].concat();
         let _ = run(LEDGER, folder.path(), &arguments).expect_code(0);
         folder
     }
@@ -155,6 +173,22 @@ impl RunFolder {
     #[track_caller]
     pub fn entries(&self) -> Vec<Value> {
         crate::dump::entries(&self.ledger()).expect("a ledger with JSON entries")
+    }
+}
+
+/// Numbered lines, so that no two examples are equal.
+fn smallest_text() -> String {
+    (0..60).map(|line| format!("line {line} of a short text.\n")).collect()
+}
+
+/// Two updates, evaluated and saved at each.
+fn make_smallest(contract: &mut Value) {
+    contract["stopping"] = serde_json::json!({ "kind": "at_step", "step": 2 });
+    contract["budget"]["max_steps"] = 2.into();
+    contract["checkpoints"]["every_steps"] = 1.into();
+    let streams = contract["evaluation"]["streams"].as_array_mut();
+    for stream in streams.into_iter().flatten() {
+        stream["every_steps"] = 1.into();
     }
 }
 

@@ -1,4 +1,10 @@
 //! Tests of the programs as a whole, and of the workspace's own rules.
 
+mod bad_contracts;
+mod bad_ledgers;
+mod bad_storage;
+mod byte_sweep;
+mod crashes;
+mod end_to_end;
 mod sources;
 mod workspace;

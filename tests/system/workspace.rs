@@ -20,9 +20,8 @@ fn is_burn(name: &str) -> bool {
 }
 
 /// What a member is not to reach, whatever the kind of dependency.
-fn check_never_reaches(name: &str, forbidden: &[&str]) -> Result<()> {
-    let metadata = metadata()?;
-    let package = member(&metadata, name)?;
+fn check_never_reaches(metadata: &Metadata, name: &str, forbidden: &[&str]) -> Result<()> {
+    let package = member(metadata, name)?;
     let locked = locked_closure(&lock_file()?, name)?;
     let direct = direct(package);
     for other in forbidden {
@@ -56,24 +55,37 @@ fn every_member_is_known_to_these_tests() -> Result<()> {
 
 #[test]
 fn validator_reaches_neither_ledger_nor_trainer() -> Result<()> {
-    check_never_reaches("validator", &["ledger", "trainer", "evaluator", "cli", "web", "corpus", "sqlx"])
+    check_never_reaches(
+        &metadata()?,
+        "validator",
+        &["ledger", "trainer", "evaluator", "cli", "web", "corpus", "sqlx"],
+    )
 }
 
 #[test]
 fn trainer_reaches_neither_validator_nor_evaluator() -> Result<()> {
-    check_never_reaches("trainer", &["validator", "evaluator", "cli", "web"])
+    check_never_reaches(&metadata()?, "trainer", &["validator", "evaluator", "cli", "web"])
 }
 
 #[test]
 fn ledger_knows_only_schemas() -> Result<()> {
-    check_never_reaches("ledger", &["validator", "trainer", "evaluator", "cli", "web", "corpus"])
+    check_never_reaches(
+        &metadata()?,
+        "ledger",
+        &["validator", "trainer", "evaluator", "cli", "web", "corpus"],
+    )
 }
 
 #[test]
 fn schemas_knows_no_other_member_and_hashes_nothing() -> Result<()> {
     let members = ["ledger", "validator", "trainer", "evaluator", "cli", "web", "corpus"];
-    check_never_reaches("schemas", &members)?;
-    check_never_reaches("schemas", &["sha2", "blake3", "ed25519-dalek", "sqlx", "rusqlite", "tokio"])
+    let metadata = metadata()?;
+    check_never_reaches(&metadata, "schemas", &members)?;
+    check_never_reaches(
+        &metadata,
+        "schemas",
+        &["sha2", "blake3", "ed25519-dalek", "sqlx", "rusqlite", "tokio"],
+    )
 }
 
 #[test]
@@ -100,8 +112,9 @@ fn burn_stays_in_the_trainer() -> Result<()> {
 
 #[test]
 fn evaluator_and_programs_know_no_trainer() -> Result<()> {
+    let metadata = metadata()?;
     for name in ["evaluator", "cli", "web", "corpus"] {
-        check_never_reaches(name, &["trainer"])?;
+        check_never_reaches(&metadata, name, &["trainer"])?;
     }
     Ok(())
 }

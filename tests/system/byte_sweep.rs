@@ -1,0 +1,231 @@
+//! Flips bytes of a finished run, one at a time, and audits after each.
+//!
+//! What must hold: an audit of the changed files is not accepted and names an
+//! entry or a file, or else, for database and WAL, an independent dump shows
+//! that the byte carries no content. Every byte of every file is swept; the
+//! run is a small one, so that this takes minutes.
+//!
+//! The audit runs inside this process, through the library that `ledger audit`
+//! calls: a process for each byte would take a day.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use schemas::report::{Report, Verdict};
+use system_tests::dump;
+use system_tests::random::Random;
+use system_tests::run_folder::{RunFolder, copy_folder};
+use validator::{AuditError, AuditRequest, audit};
+
+/// Threads that sweep; each has its own copy of the run.
+const NUM_THREADS: u64 = 2;
+
+/// What a sweep of one file came to.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Bytes whose change was found, by a verdict that is not accepted.
+    found: AtomicU64,
+    /// Bytes whose change left nothing that could be opened as a ledger.
+    unreadable: AtomicU64,
+    /// Bytes that carry no content.
+    without_effect: AtomicU64,
+}
+
+/// Where copies of the run lie: in memory where the system has such a folder,
+/// because each byte is written twice.
+fn scratch() -> Result<tempfile::TempDir> {
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    Ok(tempfile::Builder::new().prefix("governed-ledger-sweep-").tempdir_in(parent)?)
+}
+
+fn audited(folder: &Path) -> Result<Report, AuditError> {
+    let request = AuditRequest { ledger: folder.join("run.db"), head: None, trust: None, val_numbers: None };
+    audit(&request, &mut |_| {})
+}
+
+/// A run of two updates over a short text, whose last entries are only in the
+/// WAL, with its head file and checkpoints; keys are left out, as for a
+/// reviewer.
+fn small_run() -> Result<RunFolder> {
+    let run = RunFolder::smallest();
+    let _ = run.freeze().expect_code(0);
+    // A reader that stays keeps the writer from folding the WAL into the
+    // database when it closes.
+    let reader = rusqlite::Connection::open_with_flags(
+        run.ledger(),
+        rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    let held = reader.unchecked_transaction()?;
+    let _: i64 = held.query_row("SELECT count(*) FROM entries", [], |row| row.get(0))?;
+    let _ = run.train().expect_code(0);
+    // The copy is made while the reader still holds the WAL.
+    let copy = run.copy();
+    drop(held);
+    let wal = dump::with_suffix(&copy.ledger(), "-wal");
+    ensure!(std::fs::metadata(&wal)?.len() > 0, "the WAL is empty: it would not be swept");
+    let index = dump::with_suffix(&copy.ledger(), "-shm");
+    if index.exists() {
+        std::fs::remove_file(index)?;
+    }
+    std::fs::remove_dir_all(copy.path().join("keys")).context("the run's keys")?;
+    let report = audited(copy.path())?;
+    ensure!(
+        report.verdict == Verdict::Accepted,
+        "the unchanged run is {:?}: {:#?}",
+        report.verdict,
+        report.findings
+    );
+    Ok(copy)
+}
+
+/// Flips one byte, looks, and puts it back.
+fn check_byte(folder: &Path, file: &Path, offset: u64, original: &str, tally: &Tally) -> Result<()> {
+    let path = folder.join(file);
+    let handle = OpenOptions::new().read(true).write(true).open(&path)?;
+    let mut byte = [0];
+    handle.read_exact_at(&mut byte, offset)?;
+    // Any other value, chosen by the place, so that all kinds of change occur.
+    let mask = 1 + Random::new(offset).below(255);
+    let changed = [byte[0] ^ u8::try_from(mask)?];
+    handle.write_all_at(&changed, offset)?;
+    let result = audited(folder);
+    let place = || format!("{} byte {offset}: {:#04x} became {:#04x}", file.display(), byte[0], changed[0]);
+    match result {
+        Err(_) => {
+            tally.unreadable.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(report) if report.verdict == Verdict::Accepted => {
+            let is_database = file == Path::new("run.db") || file == Path::new("run.db-wal");
+            ensure!(is_database, "{}: accepted", place());
+            let dumped = dump::database(&folder.join("run.db")).with_context(place)?;
+            ensure!(dumped == original, "{}: accepted, though the content is another", place());
+            tally.without_effect.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(report) => {
+            let named =
+                report.findings.iter().any(|finding| finding.entry.is_some() || !finding.location.is_empty());
+            ensure!(
+                named,
+                "{}: {:?}, but no finding names a place: {:#?}",
+                place(),
+                report.verdict,
+                report.findings
+            );
+            tally.found.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    handle.write_all_at(&byte, offset)?;
+    Ok(())
+}
+
+/// Sweeps every byte of one file of the run.
+fn sweep(run: &RunFolder, file: &Path) -> Result<Tally> {
+    let num_bytes = std::fs::metadata(run.path().join(file))?.len();
+    let original = dump::database(&run.ledger())?;
+    let tally = Tally::default();
+    std::thread::scope(|scope| {
+        let sweeps: Vec<_> = (0..NUM_THREADS)
+            .map(|thread| {
+                let (tally, original) = (&tally, original.as_str());
+                scope.spawn(move || -> Result<()> {
+                    let folder = scratch()?;
+                    copy_folder(run.path(), folder.path())?;
+                    for offset in (thread..num_bytes).step_by(usize::try_from(NUM_THREADS)?) {
+                        check_byte(folder.path(), file, offset, original, tally)?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        sweeps.into_iter().try_for_each(|sweep| sweep.join().expect("a sweep does not panic"))
+    })?;
+    let num_checked = [&tally.found, &tally.unreadable, &tally.without_effect];
+    let num_checked: u64 = num_checked.map(|count| count.load(Ordering::Relaxed)).iter().sum();
+    ensure!(num_checked == num_bytes, "{}: {num_checked} of {num_bytes} bytes", file.display());
+    Ok(tally)
+}
+
+/// Every file below the run's folder that begins with one of `prefixes`.
+fn files(run: &RunFolder, prefixes: &[&str]) -> Result<Vec<PathBuf>> {
+    let all = dump::files(run.path())?;
+    let chosen = all.into_keys().filter(|path| prefixes.iter().any(|prefix| path.starts_with(prefix)));
+    Ok(chosen.collect())
+}
+
+#[test]
+fn every_byte_of_the_database_is_guarded_or_empty() -> Result<()> {
+    let tally = sweep(&small_run()?, Path::new("run.db"))?;
+    assert!(tally.found.load(Ordering::Relaxed) > 0, "{tally:?}");
+    assert!(tally.without_effect.load(Ordering::Relaxed) > 0, "pages have unused space: {tally:?}");
+    Ok(())
+}
+
+#[test]
+fn every_byte_of_the_wal_is_guarded_or_empty() -> Result<()> {
+    let tally = sweep(&small_run()?, Path::new("run.db-wal"))?;
+    assert!(tally.found.load(Ordering::Relaxed) > 0, "{tally:?}");
+    Ok(())
+}
+
+#[test]
+fn every_byte_of_the_head_file_is_guarded() -> Result<()> {
+    let tally = sweep(&small_run()?, Path::new("run.db.head"))?;
+    assert!(tally.found.load(Ordering::Relaxed) > 0, "{tally:?}");
+    Ok(())
+}
+
+#[test]
+fn every_byte_of_every_checkpoint_is_guarded() -> Result<()> {
+    let run = small_run()?;
+    let files = files(&run, &["checkpoints"])?;
+    assert!(files.len() > 10, "{files:?}");
+    for file in files {
+        let tally = sweep(&run, &file)?;
+        assert_eq!(tally.unreadable.load(Ordering::Relaxed), 0, "{}: {tally:?}", file.display());
+    }
+    Ok(())
+}
+
+#[test]
+fn every_byte_of_an_export_is_guarded() -> Result<()> {
+    let run = small_run()?;
+    let keys = public_keys(&run)?;
+    let folder = scratch()?;
+    let export = folder.path().join("export");
+    ledger::export::export(&run.ledger(), &export)?;
+    ledger::export::check(&export, &keys).context("the unchanged export")?;
+    let mut num_checked = 0;
+    for file in dump::files(&export)?.into_keys() {
+        let path = export.join(&file);
+        let handle = OpenOptions::new().read(true).write(true).open(&path)?;
+        for offset in 0..handle.metadata()?.len() {
+            let mut byte = [0];
+            handle.read_exact_at(&mut byte, offset)?;
+            let mask = u8::try_from(1 + Random::new(offset).below(255))?;
+            handle.write_all_at(&[byte[0] ^ mask], offset)?;
+            let result = ledger::export::check(&export, &keys);
+            ensure!(result.is_err(), "{} byte {offset}: the changed export is accepted", file.display());
+            handle.write_all_at(&byte, offset)?;
+            num_checked += 1;
+        }
+    }
+    ledger::export::check(&export, &keys).context("the export with every byte put back")?;
+    assert!(num_checked > 10_000, "only {num_checked} bytes");
+    Ok(())
+}
+
+/// The public keys of the contract, by which heads are signed.
+fn public_keys(run: &RunFolder) -> Result<Vec<String>> {
+    let entries = run.entries();
+    let contract = entries[0]["body"]["det"]["contract"].as_str().context("entry 0 holds the contract")?;
+    let contract: serde_json::Value = serde_json::from_str(contract)?;
+    let key = |role: &str| contract["keys"][role]["public"].as_str().map(str::to_owned);
+    ["owner", "trainer"]
+        .into_iter()
+        .map(|role| key(role).with_context(|| format!("the {role}'s key")))
+        .collect()
+}
