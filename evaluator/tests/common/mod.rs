@@ -8,21 +8,21 @@ use safetensors::tensor::{TensorView, serialize};
 
 /// Shape of a test model.
 #[derive(Debug, Clone)]
-pub struct Shape {
-    pub context: usize,
-    pub eps: f64,
-    pub head_dim: usize,
-    pub heads: usize,
-    pub hidden: usize,
-    pub intermediate: usize,
-    pub kv_heads: usize,
-    pub layers: usize,
-    pub theta: f64,
-    pub tied: bool,
+pub(crate) struct Shape {
+    pub(crate) context: usize,
+    pub(crate) eps: f64,
+    pub(crate) head_dim: usize,
+    pub(crate) heads: usize,
+    pub(crate) hidden: usize,
+    pub(crate) intermediate: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) layers: usize,
+    pub(crate) theta: f64,
+    pub(crate) tied: bool,
 }
 
 impl Shape {
-    pub const TINY: Self = Self {
+    pub(crate) const TINY: Self = Self {
         context: 32,
         eps: 1e-5,
         head_dim: 4,
@@ -37,7 +37,7 @@ impl Shape {
 }
 
 /// A Hugging Face `config.json`.
-pub fn config_json(shape: &Shape) -> Vec<u8> {
+pub(crate) fn config_json(shape: &Shape) -> Vec<u8> {
     let value = serde_json::json!({
         "architectures": ["LlamaForCausalLM"],
         "attention_bias": false,
@@ -60,7 +60,7 @@ pub fn config_json(shape: &Shape) -> Vec<u8> {
 }
 
 /// Weights from a seed (splitmix64, Steele, Lea, Flood 2014), of mixed size.
-pub fn tensors(shape: &Shape, seed: u64) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+pub(crate) fn tensors(shape: &Shape, seed: u64) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
     let mut state = seed;
     let mut draw = move || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -100,7 +100,7 @@ pub fn tensors(shape: &Shape, seed: u64) -> BTreeMap<String, (Vec<usize>, Vec<f3
 }
 
 /// A safetensors file.
-pub fn model_bytes(tensors: &BTreeMap<String, (Vec<usize>, Vec<f32>)>) -> Vec<u8> {
+pub(crate) fn model_bytes(tensors: &BTreeMap<String, (Vec<usize>, Vec<f32>)>) -> Vec<u8> {
     let data: Vec<(&String, &Vec<usize>, Vec<u8>)> = tensors
         .iter()
         .map(|(name, (shape, values))| (name, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect()))
