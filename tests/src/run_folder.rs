@@ -8,6 +8,23 @@ use tempfile::TempDir;
 
 use crate::programs::{EVALUATOR, Finished, LEDGER, TRAINER, run};
 
+/// What makes the contract of [`RunFolder::smallest`] from the preset `tiny`.
+const SMALLEST: [&str; 13] = [
+    "/architecture/context_length=8",
+    "/architecture/head_dim=4",
+    "/architecture/hidden_size=4",
+    "/architecture/intermediate_size=4",
+    "/architecture/num_heads=1",
+    "/architecture/num_kv_heads=1",
+    "/architecture/num_layers=1",
+    "/batch={\"accumulation\":1,\"data_parallel\":1,\"global_examples\":2,\"microbatch_examples\":2}",
+    "/budget/max_steps=2",
+    "/checkpoints/every_steps=1",
+    "/evaluation/streams/0/every_steps=1",
+    "/evaluation/streams/0/num_examples=null",
+    "/stopping/step=2",
+];
+
 /// A temporary folder that holds one run.
 #[derive(Debug)]
 pub struct RunFolder {
@@ -27,7 +44,8 @@ impl RunFolder {
     }
 
     /// A folder with the smallest contract that still has everything: a text
-    /// of a few lines, two updates, a checkpoint at each. Nothing is frozen yet.
+    /// of a few lines, one block of width 4, two updates, a checkpoint at
+    /// each. Nothing is frozen yet.
     ///
     /// # Panics
     /// When `ledger init` fails.
@@ -36,9 +54,12 @@ impl RunFolder {
     pub fn smallest() -> Self {
         let text = tempfile::NamedTempFile::with_suffix(".txt").expect("a temporary file");
         std::fs::write(text.path(), smallest_text()).expect("the text can be written");
-        let folder = Self::init(&["--text", &text.path().to_string_lossy()]);
-        folder.edit_contract(make_smallest);
-        folder
+        let path = text.path().to_string_lossy();
+        let mut arguments = vec!["--text", &path];
+        for change in SMALLEST {
+            arguments.extend(["--set", change]);
+        }
+        Self::init(&arguments)
     }
 
     #[track_caller]
@@ -178,18 +199,7 @@ impl RunFolder {
 
 /// Numbered lines, so that no two examples are equal.
 fn smallest_text() -> String {
-    (0..60).map(|line| format!("line {line} of a short text.\n")).collect()
-}
-
-/// Two updates, evaluated and saved at each.
-fn make_smallest(contract: &mut Value) {
-    contract["stopping"] = serde_json::json!({ "kind": "at_step", "step": 2 });
-    contract["budget"]["max_steps"] = 2.into();
-    contract["checkpoints"]["every_steps"] = 1.into();
-    let streams = contract["evaluation"]["streams"].as_array_mut();
-    for stream in streams.into_iter().flatten() {
-        stream["every_steps"] = 1.into();
-    }
+    (0..40).map(|line| format!("line {line} of a short text.\n")).collect()
 }
 
 /// Copies a folder with everything below it.

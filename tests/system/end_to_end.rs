@@ -43,7 +43,9 @@ fn a_candidate_is_handed_off_and_qualified() -> Result<()> {
     let _ = run.audit(&["--save"]).expect_code(0);
     assert_eq!(run.report()["selection_basis"], "evaluator");
     let _ = run.ledger_command("handoff", &[]).expect_code(0);
-    let _ = run.evaluator_command("qualify", &["--handoff", "run.db.handoff.dsse.json"]).expect_code(0);
+    let _ = run
+        .evaluator_command("qualify", &["--ledger", "run.db", "--handoff", "run.db.handoff.dsse.json"])
+        .expect_code(0);
     agreement(&run)?;
 
     let qualification = system_tests::dump::entries(&run.path().join("qualification.db"))?;
