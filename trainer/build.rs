@@ -68,6 +68,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     writeln!(list, "features {}", features.join(","))?;
 
+    let lock = fs::read_to_string(root.join("Cargo.lock"))?;
+    for package in ["burn-flex", "burn-wgpu", "burn-cuda"] {
+        let variable = package.to_uppercase().replace('-', "_");
+        println!("cargo::rustc-env=TRAINER_{variable}={package} {}", locked_version(&lock, package));
+    }
     println!("cargo::rustc-env=TRAINER_CODE_DIGEST={}", hex(&Sha256::digest(list.as_bytes())));
     println!("cargo::rustc-env=TRAINER_FEATURES={}", features.join(","));
     println!("cargo::rustc-env=TRAINER_RUSTC={rustc}");
@@ -106,6 +111,17 @@ fn rustc_version() -> Result<String, Box<dyn Error>> {
     let output = Command::new(rustc).arg("--version").output()?;
     let text = String::from_utf8(output.stdout)?;
     Ok(text.lines().next().ok_or("rustc --version says nothing")?.trim().to_owned())
+}
+
+/// Version of a package in the lock file; `unlocked` where it is not in it,
+/// which is a backend that cannot be compiled in either.
+fn locked_version(lock: &str, package: &str) -> String {
+    let name = format!("name = \"{package}\"");
+    lock.lines()
+        .skip_while(|line| *line != name)
+        .find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))
+        .unwrap_or("unlocked")
+        .to_owned()
 }
 
 /// Cargo features of this crate that are enabled, in alphabetical order.

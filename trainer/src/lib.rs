@@ -1,17 +1,23 @@
 //! The trainer: one run under a frozen contract, on burn.
 //!
-//! The numeric core is here: model, randomness, data order, schedule,
-//! optimizer and the engine that ties them together. It writes no entry and
-//! no file; the run command does.
+//! The numeric core (model, randomness, data order, schedule, optimizer, and the
+//! engine that ties them together) writes no entry and no file. `run` does: it
+//! executes a contract step by step, saves and restores state through
+//! `checkpoint` and `state`, and records everything in the run's ledger.
 
 pub mod batch;
+pub mod checkpoint;
+pub mod cli;
 pub mod data;
 pub mod device;
 pub mod engine;
 pub mod evaluate;
 pub mod export;
+pub mod identity;
 pub mod model;
 pub mod optimizer;
 pub mod order;
 pub mod randomness;
+pub mod run;
 pub mod schedule;
+pub mod state;

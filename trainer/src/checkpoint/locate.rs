@@ -1,0 +1,90 @@
+//! Finds the checkpoint that a run goes on from: the newest that the ledger
+//! calls validated and whose bytes still are what was recorded.
+//!
+//! A checkpoint whose bytes changed is named with what differs and never used;
+//! the next older one is tried instead.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schemas::body::Counters;
+use schemas::digest::Digest;
+use schemas::ids::{AttemptId, CheckpointId, RunId};
+use schemas::state::CheckpointManifest;
+
+use super::CheckpointError;
+use super::validate::{self, Expected};
+
+/// A validated checkpoint as the ledger records it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedCheckpoint {
+    /// Attempt that saved it.
+    pub attempt: AttemptId,
+    /// Its name.
+    pub checkpoint: CheckpointId,
+    /// Counters of the run at its step.
+    pub counters: Counters,
+    /// BLAKE3 of its manifest.
+    pub manifest: Digest,
+    /// BLAKE3 of its model shard.
+    pub model: Digest,
+    /// Size of all files in bytes.
+    pub num_bytes: u64,
+    /// Folder, relative to the ledger's folder.
+    pub path: String,
+    /// Its step.
+    pub step: u64,
+}
+
+/// A checkpoint whose bytes were read and matched.
+#[derive(Debug)]
+pub struct LocatedCheckpoint {
+    /// Content of every shard by path.
+    pub contents: BTreeMap<String, Vec<u8>>,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its manifest.
+    pub manifest: CheckpointManifest,
+    /// What the ledger says of it.
+    pub record: RecordedCheckpoint,
+}
+
+/// A checkpoint that cannot be used although the ledger calls it validated.
+#[derive(Debug)]
+pub struct UnusableCheckpoint {
+    /// What differs.
+    pub error: CheckpointError,
+    /// What the ledger says of it.
+    pub record: RecordedCheckpoint,
+}
+
+/// Tries checkpoints from the newest on, and stops at the first that can be
+/// used. `records` may be in any order; of one step the latest attempt's comes
+/// first.
+pub fn newest_usable(
+    ledger_folder: &Path,
+    run: &RunId,
+    contract: Digest,
+    mut records: Vec<RecordedCheckpoint>,
+) -> (Option<LocatedCheckpoint>, Vec<UnusableCheckpoint>) {
+    records.sort_by_key(|record| (record.step, record.attempt));
+    let mut unusable = Vec::new();
+    for record in records.into_iter().rev() {
+        let folder = ledger_folder.join(&record.path);
+        let expected = Expected {
+            checkpoint: &record.checkpoint,
+            contract,
+            manifest: record.manifest,
+            run,
+            step: record.step,
+        };
+        match validate::load(&folder, &expected) {
+            Ok((manifest, contents)) => {
+                let located = LocatedCheckpoint { contents, folder, manifest, record };
+                return (Some(located), unusable);
+            }
+            Err(error) => unusable.push(UnusableCheckpoint { error, record }),
+        }
+    }
+    (None, unusable)
+}

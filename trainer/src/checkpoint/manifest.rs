@@ -1,0 +1,99 @@
+//! The manifest of a checkpoint: which shards hold which state class, at one
+//! logical step, and the digest of each class.
+
+use std::collections::BTreeMap;
+
+use schemas::CHECKPOINT_MANIFEST_FORMAT;
+use schemas::digest::Digest;
+use schemas::ids::{AttemptId, CheckpointId, LearnerId, RunId};
+use schemas::state::{
+    CapturedClass, CheckpointManifest, Shard, StateClass, StateClassDeclaration, StateDigest,
+};
+
+/// What every manifest of a run says alike.
+#[derive(Debug, Clone)]
+pub struct ManifestHeader<'a> {
+    /// Attempt that saves.
+    pub attempt: AttemptId,
+    /// Name of the checkpoint.
+    pub checkpoint: &'a CheckpointId,
+    /// SHA-256 of the contract.
+    pub contract: Digest,
+    /// The contract's declarations.
+    pub declarations: &'a [StateClassDeclaration],
+    /// The run.
+    pub run: &'a RunId,
+    /// Logical step of every class.
+    pub step: u64,
+}
+
+/// The manifest over the shards that were written, with every class of the
+/// contract in the order of [`StateClass`] and shards in path order.
+#[must_use]
+pub fn build(
+    header: &ManifestHeader<'_>,
+    mut shards: BTreeMap<StateClass, Vec<Shard>>,
+) -> CheckpointManifest {
+    let mut declarations: Vec<&StateClassDeclaration> = header.declarations.iter().collect();
+    declarations.sort_by_key(|declaration| declaration.class);
+    let classes = declarations
+        .into_iter()
+        .map(|declaration| {
+            let mut shards = shards.remove(&declaration.class).unwrap_or_default();
+            shards.sort_by(|left, right| left.path.cmp(&right.path));
+            CapturedClass {
+                class: declaration.class,
+                learner: LearnerId(0),
+                not_applicable: declaration.not_applicable,
+                shards,
+                step: header.step,
+                worker: None,
+            }
+        })
+        .collect();
+    CheckpointManifest {
+        attempt: header.attempt,
+        checkpoint: header.checkpoint.clone(),
+        classes,
+        contract: header.contract,
+        format: CHECKPOINT_MANIFEST_FORMAT.to_owned(),
+        run: header.run.clone(),
+        step: header.step,
+    }
+}
+
+/// Digest of every class, in the manifest's order.
+#[must_use]
+pub fn state_digests(manifest: &CheckpointManifest) -> Vec<StateDigest> {
+    manifest.classes.iter().map(state_digest).collect()
+}
+
+fn state_digest(captured: &CapturedClass) -> StateDigest {
+    let digest = captured.not_applicable.is_none().then(|| {
+        let mut hasher = blake3::Hasher::new();
+        for shard in &captured.shards {
+            hasher.update(shard.path.as_bytes());
+            hasher.update(&[0]);
+            hasher.update(&shard.digest.bytes);
+        }
+        Digest::blake3(*hasher.finalize().as_bytes())
+    });
+    StateDigest { class: captured.class, digest }
+}
+
+/// Size of all shards in bytes.
+#[must_use]
+pub fn num_shard_bytes(manifest: &CheckpointManifest) -> u64 {
+    manifest.classes.iter().flat_map(|captured| &captured.shards).map(|shard| shard.num_bytes).sum()
+}
+
+/// The shard of a class at a path.
+#[must_use]
+pub fn shard<'a>(manifest: &'a CheckpointManifest, class: StateClass, path: &str) -> Option<&'a Shard> {
+    manifest
+        .classes
+        .iter()
+        .filter(|captured| captured.class == class)
+        .flat_map(|captured| &captured.shards)
+        .find(|shard| shard.path == path)
+}

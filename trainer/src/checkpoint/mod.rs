@@ -1,0 +1,112 @@
+//! Saved training state on disk: how a checkpoint is written so that it is
+//! either whole or not there, how it is read back, and which one a run may go
+//! on from.
+//!
+//! This module touches files and writes no ledger entry; `run::save` puts the
+//! entries between its stages. It never touches a folder of another run.
+
+pub mod locate;
+pub mod manifest;
+pub mod validate;
+pub mod writer;
+
+use std::io;
+use std::path::PathBuf;
+
+use schemas::digest::Digest;
+use schemas::ids::{AttemptId, CheckpointId};
+
+use crate::export::ExportError;
+
+/// File name of the candidate's weights.
+pub const MODEL_NAME: &str = "model.safetensors";
+/// File name of the configuration beside them.
+pub const CONFIG_NAME: &str = "config.json";
+/// File name of the optimizer's tensors.
+pub const OPTIMIZER_NAME: &str = "optimizer.safetensors";
+/// File name of a checkpoint's manifest.
+pub const MANIFEST_NAME: &str = "manifest.json";
+
+/// Why a checkpoint could not be written, or may not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system refused.
+    #[error("could not {action} {}", path.display())]
+    Io {
+        /// What was attempted: `create`, `write`, `flush`, `rename`.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The folder that the checkpoint would get exists.
+    #[error(
+        "{} exists already and this attempt did not write it; give the contract a checkpoint store of its own",
+        path.display()
+    )]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file's digest is not the one that was recorded.
+    #[error("{}: expected {expected}, found {actual}", path.display())]
+    Digest {
+        /// The file.
+        path: PathBuf,
+        /// What was recorded.
+        expected: Digest,
+        /// What is there.
+        actual: Digest,
+    },
+    /// A file's size is not the one that was recorded.
+    #[error("{}: expected {expected} bytes, found {actual}", path.display())]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// What was recorded.
+        expected: u64,
+        /// What is there.
+        actual: u64,
+    },
+    /// The manifest is not one, or one of something else.
+    #[error("{}: {reason}", path.display())]
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Tensors that do not make a safetensors file.
+    #[error("{} cannot be written", path.display())]
+    Export {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ExportError,
+    },
+    /// Canonical bytes could not be written.
+    #[error("the manifest could not be written as JSON")]
+    Encode(#[from] ledger::canonical::CanonicalError),
+}
+
+impl CheckpointError {
+    /// An I/O error with its place.
+    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+}
+
+/// Name of the checkpoint that an attempt saves at a step. An attempt saves a
+/// step once, so the name is unique within the run.
+#[must_use]
+pub fn checkpoint_id(step: u64, attempt: AttemptId) -> CheckpointId {
+    CheckpointId(format!("s{step:08}-a{attempt}"))
+}
+
+/// Name of the folder that a process writes a checkpoint in.
+#[must_use]
+pub fn staging_name(checkpoint: &CheckpointId, process: u32) -> String {
+    format!(".staging-{checkpoint}-{process}")
+}

@@ -1,0 +1,243 @@
+//! The command line of `trainer`. Results go to standard output, everything
+//! else to standard error; exit codes are a promise that README.md states.
+
+use std::error::Error;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ledger::strict::{self, ParseOptions};
+use schemas::contract::{Architecture, Device};
+use schemas::policy_card::PolicyCard;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::device;
+use crate::identity;
+use crate::model::manifest;
+use crate::run::error::{RunError, chain};
+use crate::run::{self, RunOptions};
+
+/// Exit code of everything that could not run.
+const EXIT_COULD_NOT_RUN: u8 = 2;
+
+/// Largest document that is read, in bytes.
+const MAX_DOCUMENT_BYTES: u64 = 16 << 20;
+
+/// Trains one run under its frozen contract.
+#[derive(Debug, Parser)]
+#[command(name = "trainer", version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a run, or resume it where it stopped.
+    ///
+    /// Exit codes: 0 the run completed (or had ended before); 1 it did not
+    /// complete and the ledger says why; 2 it was refused or could not run;
+    /// 129, 130, 143 a signal ended the attempt cleanly.
+    Run(RunArguments),
+    /// Print code, environment and plan as a contract freezes them.
+    Identity(IdentityArguments),
+    /// Print the parameter manifest of an architecture and a policy card.
+    Parameters(ParametersArguments),
+}
+
+#[derive(Debug, Args)]
+struct RunArguments {
+    /// The run's ledger, made by `ledger freeze`.
+    #[arg(long, value_name = "FILE")]
+    ledger: PathBuf,
+    /// Folder of the trainer key [default: $LEDGER_KEYS, else `keys` beside the ledger].
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+    /// Device; has to be the contract's.
+    #[arg(long, value_enum)]
+    device: Option<DeviceArgument>,
+    /// Threads of tensor kernels [default: all processors]; bits do not depend on them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Folder of the data shards [default: that of the data manifest].
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Leave out the line of each step.
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(Debug, Args)]
+struct IdentityArguments {
+    /// Device of the plan.
+    #[arg(long, value_enum, default_value_t = DeviceArgument::Cpu)]
+    device: DeviceArgument,
+    /// Print JSON, as a contract holds it.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ParametersArguments {
+    /// JSON file with the contract's `architecture`.
+    #[arg(long, value_name = "FILE")]
+    architecture: PathBuf,
+    /// JSON file with the policy card.
+    #[arg(long, value_name = "FILE")]
+    card: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DeviceArgument {
+    Cpu,
+    Wgpu,
+    Cuda,
+}
+
+impl From<DeviceArgument> for Device {
+    fn from(argument: DeviceArgument) -> Self {
+        match argument {
+            DeviceArgument::Cpu => Self::Cpu,
+            DeviceArgument::Wgpu => Self::Wgpu,
+            DeviceArgument::Cuda => Self::Cuda,
+        }
+    }
+}
+
+/// Runs the program and gives its exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    let arguments = Arguments::parse();
+    let result = match arguments.command {
+        Command::Run(arguments) => run_command(&arguments),
+        Command::Identity(arguments) => identity_command(&arguments),
+        Command::Parameters(arguments) => parameters_command(&arguments),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(Failure { message, hint }) => {
+            say(&format!("error: {message}"));
+            if let Some(hint) = hint {
+                say(&format!("hint: {hint}"));
+            }
+            ExitCode::from(EXIT_COULD_NOT_RUN)
+        }
+    }
+}
+
+/// What a person is told when a command could not run.
+#[derive(Debug)]
+struct Failure {
+    message: String,
+    hint: Option<&'static str>,
+}
+
+impl Failure {
+    fn new(error: &dyn Error) -> Self {
+        Self { message: chain(error), hint: None }
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        Self { message: chain(&error), hint: error.hint() }
+    }
+}
+
+fn say(line: &str) {
+    // A closed standard error changes nothing about the result.
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+fn print(text: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text).and_then(|()| out.flush()).map_err(|error| Failure::new(&error))
+}
+
+fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
+    let mut bytes = ledger::canonical::entry_json(value).map_err(|error| Failure::new(&error))?;
+    bytes.push(b'\n');
+    print(&bytes)
+}
+
+fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
+    let report = run::run(&RunOptions {
+        data: arguments.data.clone(),
+        device: arguments.device.map(Device::from),
+        is_quiet: arguments.quiet,
+        keys: arguments.keys.clone(),
+        ledger: arguments.ledger.clone(),
+        num_threads: arguments.threads.map(usize::from),
+    })?;
+    if let Some(hint) = &report.hint {
+        say(&format!("error: {}", report.reason));
+        say(&format!("hint: {hint}"));
+    }
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        print(report.text().as_bytes())?;
+    }
+    Ok(report.exit_code)
+}
+
+fn identity_command(arguments: &IdentityArguments) -> Result<u8, Failure> {
+    let identity = identity::identity(arguments.device.into());
+    if arguments.json {
+        print_json(&identity)?;
+        return Ok(0);
+    }
+    let devices: Vec<&str> = device::compiled_in().iter().copied().map(device::name).collect();
+    let text = format!(
+        "code         {}\nfeatures     {}\nversion      {} {}\nrustc        {}\nsystem       {} {}\nbackend      {}\nCPU features {}\ndevices      {}\n",
+        identity.code.digest,
+        if identity.code.features.is_empty() { "none".to_owned() } else { identity.code.features.join(", ") },
+        identity.code.package,
+        identity.code.version,
+        identity.environment.rustc,
+        identity.environment.operating_system,
+        identity.environment.architecture,
+        identity.plan.backend,
+        identity.plan.cpu_features.join(", "),
+        devices.join(", "),
+    );
+    print(text.as_bytes())?;
+    Ok(0)
+}
+
+fn parameters_command(arguments: &ParametersArguments) -> Result<u8, Failure> {
+    let architecture: Architecture = read_document(&arguments.architecture)?;
+    let card: PolicyCard = read_document(&arguments.card)?;
+    let manifest = manifest::parameters(&architecture, &card).map_err(|error| Failure::new(&error))?;
+    let bytes = ledger::canonical::entry_json(&manifest).map_err(|error| Failure::new(&error))?;
+    print(&bytes)?;
+    Ok(0)
+}
+
+/// Reads a JSON document strictly; `$comment` members are dropped, as a freeze
+/// drops them.
+fn read_document<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
+    let failed = |error: &dyn Error| Failure {
+        message: format!("{}: {}", path.display(), chain(error)),
+        hint: Some("the contract reference in the documentation gives the shape"),
+    };
+    let size = fs::metadata(path).map_err(|error| failed(&error))?.len();
+    if size > MAX_DOCUMENT_BYTES {
+        let message =
+            format!("{}: {size} bytes, a document has at most {MAX_DOCUMENT_BYTES}", path.display());
+        return Err(Failure { message, hint: None });
+    }
+    let bytes = fs::read(path).map_err(|error| failed(&error))?;
+    let value = strict::parse(&bytes, ParseOptions::without_comments()).map_err(|error| failed(&error))?;
+    serde_json::from_value(value).map_err(|error| failed(&error))
+}

@@ -1,0 +1,167 @@
+//! One process lifetime in the ledger: what it writes, and under which header.
+//!
+//! It owns the recorder, the meter of costs and the heart. The training loop
+//! calls it and never touches the ledger itself.
+
+use std::time::{Duration, Instant};
+
+use ledger::recorder::{Record, Recorder};
+use schemas::body::{AttemptEndDet, AttemptEndObs, Body, CostTotals, Counters, Halves, Outcome};
+use schemas::ids::{AttemptId, LearnerId, SegmentId, WorkerId};
+
+use super::costs::CostMeter;
+use super::error::RunError;
+use super::heart::Heart;
+use super::progress::Console;
+
+/// The run's only segment: nothing changes its identity yet.
+pub const SEGMENT: SegmentId = SegmentId(1);
+
+/// The only learner.
+const LEARNER: LearnerId = LearnerId(0);
+
+/// The only worker.
+const WORKER: WorkerId = WorkerId(0);
+
+/// A running attempt.
+#[derive(Debug)]
+pub struct Attempt {
+    /// Its number.
+    pub attempt: AttemptId,
+    /// Where messages for people go.
+    pub console: Console,
+    /// What it costs.
+    pub costs: CostMeter,
+    counters: Counters,
+    heart: Heart,
+    /// Last completed step that the ledger was given, or the step that the
+    /// attempt started from.
+    last_step: u64,
+    recorder: Recorder,
+    /// Waiting for the recorder since the last step entry.
+    waited: Duration,
+}
+
+impl Attempt {
+    /// Takes over the recorder; `attempt.start` is already durable. The step
+    /// and its counters are those that the attempt starts from.
+    #[must_use]
+    pub fn new(
+        attempt: AttemptId,
+        (last_step, counters): (u64, Counters),
+        recorder: Recorder,
+        costs: CostMeter,
+        console: Console,
+    ) -> Self {
+        let heart = Heart::start(recorder.clone(), attempt, last_step);
+        Self { attempt, console, costs, counters, heart, last_step, recorder, waited: Duration::ZERO }
+    }
+
+    /// Cumulative counters after the last completed step.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Last completed step that the ledger was given.
+    #[must_use]
+    pub const fn last_step(&self) -> u64 {
+        self.last_step
+    }
+
+    /// Takes the time that the loop waited for the recorder since the last
+    /// call.
+    pub fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
+    }
+
+    /// What the process is doing, for heartbeats: `train`, `eval`,
+    /// `checkpoint`.
+    pub fn enter(&self, phase: &'static str) {
+        self.heart.enter(phase);
+    }
+
+    /// Appends an entry, which becomes durable with its group.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written, by this entry or an earlier one.
+    pub fn record(&mut self, step: u64, body: Body) -> Result<(), RunError> {
+        let record = self.header(step, body);
+        self.timed(|recorder| recorder.append(record).map(|_| ()))
+    }
+
+    /// Appends an entry and returns once it is durable with a signed head.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub fn record_durably(&mut self, step: u64, body: Body) -> Result<(), RunError> {
+        let record = self.header(step, body);
+        self.timed(|recorder| recorder.append_durable(record).map(|_| ()))
+    }
+
+    /// Makes everything durable that was appended.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub fn flush(&mut self) -> Result<(), RunError> {
+        self.timed(|recorder| recorder.flush().map(|_| ()))
+    }
+
+    fn timed(
+        &mut self,
+        append: impl FnOnce(&Recorder) -> Result<(), ledger::recorder::RecorderError>,
+    ) -> Result<(), RunError> {
+        let started = Instant::now();
+        let result = append(&self.recorder);
+        let duration = started.elapsed();
+        self.waited += duration;
+        self.costs.recording(duration);
+        self.heart.beat();
+        Ok(result?)
+    }
+
+    fn header(&mut self, step: u64, body: Body) -> Record {
+        let (learner, worker) = match &body {
+            Body::Step(halves) => {
+                self.counters = halves.det.counters;
+                self.last_step = step;
+                self.heart.step(step);
+                (Some(LEARNER), Some(WORKER))
+            }
+            Body::Eval(_)
+            | Body::CandidateAdmitted(_)
+            | Body::CandidateSelected(_)
+            | Body::CheckpointRequested(_)
+            | Body::CheckpointStaged(_)
+            | Body::CheckpointDurablyCommitted(_)
+            | Body::CheckpointValidated(_)
+            | Body::CheckpointFailed(_)
+            | Body::CheckpointQuarantined(_) => (Some(LEARNER), None),
+            _ => (None, None),
+        };
+        Record {
+            attempt: Some(self.attempt),
+            segment: Some(SEGMENT),
+            learner,
+            worker,
+            step: Some(step),
+            ..Record::new(body)
+        }
+    }
+
+    /// Writes `attempt.end` durably and gives the recorder back, together with
+    /// what the attempt cost.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub fn end(mut self, outcome: Outcome, reason: String) -> Result<(Recorder, CostTotals), RunError> {
+        self.heart.stop();
+        self.console.finish();
+        let cost = self.costs.totals();
+        let det = AttemptEndDet { attempt: self.attempt, last_step: self.last_step, outcome };
+        let obs = AttemptEndObs { cost, reason };
+        let last_step = self.last_step;
+        self.record_durably(last_step, Body::AttemptEnd(Box::new(Halves { det, obs })))?;
+        Ok((self.recorder, cost))
+    }
+}

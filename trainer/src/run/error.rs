@@ -1,0 +1,190 @@
+//! Everything that can end an attempt early, and what it says about the run.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io;
+
+use schemas::body::ObservedFault;
+
+use crate::checkpoint::CheckpointError;
+use crate::device::DeviceError;
+use crate::engine::EngineError;
+use crate::export::ExportError;
+use crate::state::StateError;
+
+use super::floors::FloorError;
+use super::inputs::InputError;
+use super::refusal::Refusal;
+
+/// Longest reason that an entry holds, in bytes: far below the bound of an
+/// entry, so that a long path never keeps a terminal entry from being written.
+const MAX_REASON_BYTES: usize = 2048;
+
+/// Why an attempt could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// This binary, here, may not execute the contract.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The trainer's key cannot be had.
+    #[error("the trainer key cannot be used")]
+    Key(#[from] ledger::keys::KeyError),
+    /// The ledger cannot be read.
+    #[error("the ledger cannot be read")]
+    Read(#[from] ledger::reader::ReadError),
+    /// The ledger cannot be written.
+    #[error("the ledger cannot be written")]
+    Record(#[from] ledger::recorder::RecorderError),
+    /// A frozen input is not what was frozen.
+    #[error("the frozen inputs cannot be used")]
+    Input(#[from] InputError),
+    /// The device is not there.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The numeric core failed.
+    #[error("training failed")]
+    Engine(#[from] EngineError),
+    /// A checkpoint cannot be written.
+    #[error("the checkpoint cannot be written")]
+    Checkpoint(#[from] CheckpointError),
+    /// Restored state does not fit the run.
+    #[error("the checkpoint does not fit the run")]
+    State(#[from] StateError),
+    /// A state class that the contract captures is not in the checkpoint, or
+    /// one that it does not know is.
+    #[error("state class `{class}`: {reason}")]
+    Inventory {
+        /// The class.
+        class: schemas::state::StateClass,
+        /// What is missing or too many.
+        reason: String,
+    },
+    /// Tensors of a checkpoint cannot be read.
+    #[error("state class `{class}` cannot be restored")]
+    Tensors {
+        /// The class.
+        class: schemas::state::StateClass,
+        /// Why.
+        source: ExportError,
+    },
+    /// What is free cannot be found out.
+    #[error("the contract's floors cannot be checked")]
+    Floor(#[from] FloorError),
+    /// The system refused signal handlers or threads.
+    #[error("the process cannot be set up")]
+    Process(#[source] io::Error),
+    /// Loss or gradient is not finite, and no contract allows to go on.
+    #[error("{what} of step {step} is {value}, and the contract has no permission to go on")]
+    NotFinite {
+        /// `the loss` or `the gradient norm`.
+        what: &'static str,
+        /// The step.
+        step: u64,
+        /// What it is.
+        value: f64,
+    },
+}
+
+impl RunError {
+    /// The fault that the error shows, for `fault.observed`; `None` where the
+    /// error is no fault of storage, data or state.
+    #[must_use]
+    pub const fn fault(&self) -> Option<ObservedFault> {
+        match self {
+            Self::Input(_) | Self::Engine(EngineError::Data(_)) => Some(ObservedFault::DataChanged),
+            Self::Checkpoint(_) => Some(ObservedFault::StorageFailed),
+            Self::State(_)
+            | Self::Inventory { .. }
+            | Self::Tensors { .. }
+            | Self::Engine(EngineError::State { .. }) => Some(ObservedFault::StateMismatch),
+            _ => None,
+        }
+    }
+
+    /// Stable name of the error's kind, for `anomaly`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::NotFinite { what, .. } if matches!(what.as_bytes(), b"the loss") => "loss_not_finite",
+            Self::NotFinite { .. } => "gradient_not_finite",
+            Self::Engine(_) | Self::Device(_) => "engine_failed",
+            Self::Floor(_) => "floor_not_readable",
+            _ => "attempt_failed",
+        }
+    }
+
+    /// Whether the run was refused, rather than having failed on the way.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        !matches!(
+            self,
+            Self::Checkpoint(_)
+                | Self::Floor(_)
+                | Self::NotFinite { .. }
+                | Self::Engine(EngineError::Device { .. })
+        )
+    }
+
+    /// Whether the run is over with it, because every attempt would meet it
+    /// again.
+    #[must_use]
+    pub const fn ends_run(&self) -> bool {
+        matches!(self, Self::NotFinite { .. })
+    }
+
+    /// What can be done about it, where it is known.
+    #[must_use]
+    pub const fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused(refusal) => Some(refusal.hint()),
+            Self::Key(_) => Some("`--keys DIR` names the folder of the trainer key"),
+            Self::Input(_) => {
+                Some("restore the frozen file, then run the same command again; the run resumes")
+            }
+            Self::Checkpoint(_) => Some("make room or repair the store, then run the same command again"),
+            Self::State(_) | Self::Inventory { .. } | Self::Tensors { .. } => {
+                Some("the checkpoint was not written by this run; `ledger audit` says more")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// An error with its causes, as one line, cut where an entry would grow too
+/// long.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // Writing to a String cannot fail.
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    if text.len() > MAX_REASON_BYTES {
+        let end = (0..=MAX_REASON_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str(" ...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_bounded_line_with_its_causes() {
+        let error = RunError::Process(io::Error::other("x".repeat(5000)));
+        let text = chain(&error);
+        assert!(text.starts_with("the process cannot be set up: xxx"), "{text}");
+        assert!(text.len() <= MAX_REASON_BYTES + 4);
+    }
+
+    #[test]
+    fn anomalies_have_stable_names() {
+        let not_finite = |what| RunError::NotFinite { what, step: 1, value: f64::NAN };
+        assert_eq!(not_finite("the loss").name(), "loss_not_finite");
+        assert_eq!(not_finite("the gradient norm").name(), "gradient_not_finite");
+    }
+}

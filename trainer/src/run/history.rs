@@ -1,0 +1,283 @@
+//! What the ledger says has happened to a run so far: attempts, checkpoints,
+//! evaluations, candidates.
+//!
+//! It is read once, before an attempt starts, and is the only thing that an
+//! attempt believes about its predecessors. Memory grows with evaluations and
+//! checkpoints, not with steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemas::body::{Body, CandidateAdmittedDet, CostTotals, Counters, FaultObservedDet, Outcome, RunEndDet};
+use schemas::digest::Digest;
+use schemas::entry::Entry;
+use schemas::ids::{AttemptId, CandidateId, CheckpointId};
+
+use crate::checkpoint::locate::RecordedCheckpoint;
+
+/// One earlier process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PastAttempt {
+    /// Its number.
+    pub attempt: AttemptId,
+    /// What it cost: as it said itself when it ended; for one that vanished,
+    /// its `step` entries and the time between its first and last entry
+    /// (`docs/FORMAT.md`, "Costs").
+    pub cost: CostTotals,
+    /// Whether a fault that struck it still has no `fault.recovered`.
+    pub has_open_fault: bool,
+    /// Its last completed step, or the step that it started from.
+    pub last_step: u64,
+    /// How it ended; `None` for one that vanished.
+    pub outcome: Option<Outcome>,
+    /// Its process id, which is part of its staging folders' names.
+    pub process: u32,
+    /// Whether a later process recorded that it vanished.
+    pub is_reported: bool,
+    start_us: u64,
+}
+
+/// How far a checkpoint came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Progress {
+    /// Requested.
+    Requested,
+    /// Staged.
+    Staged,
+    /// Durably committed.
+    Committed,
+    /// Validated.
+    Validated,
+    /// Resume-qualified.
+    Qualified,
+    /// Failed, quarantined or retired: never used again.
+    Ended,
+}
+
+/// A checkpoint as the ledger knows it.
+#[derive(Debug, Clone)]
+pub struct PastCheckpoint {
+    /// Attempt that requested it.
+    pub attempt: AttemptId,
+    /// Its name.
+    pub checkpoint: CheckpointId,
+    /// Present once it was durably committed.
+    pub committed: Option<RecordedCheckpoint>,
+    counters: Counters,
+    /// How far it came.
+    pub progress: Progress,
+    /// Its step.
+    pub step: u64,
+}
+
+/// A candidate as the ledger knows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PastCandidate {
+    /// Its name.
+    pub candidate: CandidateId,
+    /// Its checkpoint.
+    pub checkpoint: CheckpointId,
+    /// What was admitted.
+    pub det: CandidateAdmittedDet,
+}
+
+/// Everything that an attempt has to know of the run before it.
+#[derive(Debug, Default)]
+pub struct History {
+    /// In the order of starting.
+    pub attempts: Vec<PastAttempt>,
+    /// By step; of one step the latest admitted.
+    pub candidates: BTreeMap<u64, PastCandidate>,
+    /// By name.
+    pub checkpoints: BTreeMap<CheckpointId, PastCheckpoint>,
+    /// How the run ended, if it did.
+    pub end: Option<RunEndDet>,
+    /// Value by stream and step; of one step the latest evaluation.
+    pub evaluations: BTreeMap<String, BTreeMap<u64, f64>>,
+    /// Model digests of candidates that were selected.
+    pub selected: Option<Digest>,
+    /// Whether `segment.start` of the first segment was written.
+    pub has_segment: bool,
+    /// Whether `run.start` was written.
+    pub has_started: bool,
+    /// After the newest attempt's last step.
+    pub counters: Counters,
+}
+
+impl History {
+    /// Takes the next entry, in index order.
+    pub fn observe(&mut self, entry: &Entry) {
+        if let Some(attempt) = entry.header.attempt.and_then(|attempt| self.attempt_mut(attempt)) {
+            attempt.cost.wall_us = entry.time_us.saturating_sub(attempt.start_us);
+        }
+        match &entry.body {
+            Body::RunStart(_) => self.has_started = true,
+            Body::SegmentStart(_) => self.has_segment = true,
+            Body::RunEnd(halves) => self.end = Some(halves.det.clone()),
+            Body::AttemptStart(halves) => {
+                let from = halves.det.resumed_from.as_ref();
+                self.counters = from
+                    .and_then(|point| self.checkpoints.get(&point.checkpoint))
+                    .map_or_else(Counters::default, |checkpoint| checkpoint.counters);
+                self.attempts.push(PastAttempt {
+                    attempt: halves.det.attempt,
+                    cost: CostTotals::default(),
+                    has_open_fault: false,
+                    last_step: halves.det.from_step,
+                    outcome: None,
+                    process: halves.obs.process,
+                    is_reported: false,
+                    start_us: entry.time_us,
+                });
+            }
+            Body::AttemptEnd(halves) => {
+                if let Some(attempt) = self.attempt_mut(halves.det.attempt) {
+                    attempt.outcome = Some(halves.det.outcome);
+                    attempt.cost = halves.obs.cost;
+                }
+            }
+            Body::Step(halves) => {
+                self.counters = halves.det.counters;
+                if let Some(attempt) = self.header_attempt(entry) {
+                    attempt.last_step = entry.header.step.unwrap_or(attempt.last_step);
+                    attempt.cost.num_steps_executed += 1;
+                }
+            }
+            Body::Eval(halves) => {
+                if let Some(step) = entry.header.step {
+                    let stream = self.evaluations.entry(halves.det.stream.clone()).or_default();
+                    stream.insert(step, halves.det.value.0);
+                }
+            }
+            Body::FaultObserved(halves) => self.observe_fault(&halves.det),
+            Body::FaultRecovered(halves) => {
+                if let Some(attempt) = self.attempt_mut(halves.det.attempt) {
+                    attempt.has_open_fault = false;
+                    attempt.is_reported = true;
+                }
+            }
+            Body::CandidateAdmitted(halves) => {
+                let candidate = PastCandidate {
+                    candidate: halves.obs.candidate.clone(),
+                    checkpoint: halves.obs.checkpoint.clone(),
+                    det: halves.det.clone(),
+                };
+                self.candidates.insert(halves.det.step, candidate);
+            }
+            Body::CandidateSelected(halves) => self.selected = Some(halves.det.model),
+            _ => self.observe_checkpoint(entry),
+        }
+    }
+
+    fn observe_fault(&mut self, fault: &FaultObservedDet) {
+        if let Some(attempt) = self.attempt_mut(fault.attempt) {
+            attempt.has_open_fault = true;
+        }
+    }
+
+    fn observe_checkpoint(&mut self, entry: &Entry) {
+        match &entry.body {
+            Body::CheckpointRequested(halves) => {
+                let Some(attempt) = entry.header.attempt else { return };
+                let checkpoint = PastCheckpoint {
+                    attempt,
+                    checkpoint: halves.obs.checkpoint.clone(),
+                    committed: None,
+                    counters: self.counters,
+                    progress: Progress::Requested,
+                    step: halves.det.step,
+                };
+                self.checkpoints.insert(halves.obs.checkpoint.clone(), checkpoint);
+            }
+            Body::CheckpointStaged(halves) => self.advance(&halves.obs.checkpoint, Progress::Staged),
+            Body::CheckpointDurablyCommitted(halves) => {
+                self.advance(&halves.obs.checkpoint, Progress::Committed);
+                if let Some(known) = self.checkpoints.get_mut(&halves.obs.checkpoint) {
+                    known.committed = Some(RecordedCheckpoint {
+                        attempt: known.attempt,
+                        checkpoint: known.checkpoint.clone(),
+                        counters: known.counters,
+                        manifest: halves.obs.manifest,
+                        model: halves.det.model,
+                        num_bytes: halves.obs.num_bytes,
+                        path: halves.obs.path.clone(),
+                        step: halves.det.step,
+                    });
+                }
+            }
+            Body::CheckpointValidated(halves) => self.advance(&halves.obs.checkpoint, Progress::Validated),
+            Body::CheckpointResumeQualified(halves) => {
+                self.advance(&halves.obs.checkpoint, Progress::Qualified);
+            }
+            Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
+                self.advance(&halves.obs.checkpoint, Progress::Ended);
+            }
+            Body::CheckpointRetired(halves) => self.advance(&halves.obs.checkpoint, Progress::Ended),
+            _ => {}
+        }
+    }
+
+    fn advance(&mut self, checkpoint: &CheckpointId, progress: Progress) {
+        if let Some(known) = self.checkpoints.get_mut(checkpoint) {
+            known.progress = known.progress.max(progress);
+        }
+    }
+
+    fn attempt_mut(&mut self, attempt: AttemptId) -> Option<&mut PastAttempt> {
+        self.attempts.iter_mut().rev().find(|past| past.attempt == attempt)
+    }
+
+    fn header_attempt(&mut self, entry: &Entry) -> Option<&mut PastAttempt> {
+        self.attempt_mut(entry.header.attempt?)
+    }
+
+    /// Number that the next attempt gets.
+    #[must_use]
+    pub fn next_attempt(&self) -> AttemptId {
+        AttemptId(self.attempts.iter().map(|past| past.attempt.0).max().unwrap_or(0) + 1)
+    }
+
+    /// Attempts that vanished and whose vanishing nobody recorded yet.
+    pub fn vanished(&self) -> impl Iterator<Item = &PastAttempt> {
+        self.attempts.iter().filter(|past| past.outcome.is_none() && !past.is_reported)
+    }
+
+    /// Attempts without a terminal entry.
+    #[must_use]
+    pub fn num_incomplete(&self) -> u32 {
+        let num = self.attempts.iter().filter(|past| past.outcome.is_none()).count();
+        u32::try_from(num).unwrap_or(u32::MAX)
+    }
+
+    /// Checkpoints that a crash left between request and validation.
+    pub fn unfinished_checkpoints(&self) -> impl Iterator<Item = &PastCheckpoint> {
+        self.checkpoints.values().filter(|known| known.progress < Progress::Validated)
+    }
+
+    /// Checkpoints that the ledger allows a run to go on from.
+    #[must_use]
+    pub fn usable_checkpoints(&self) -> Vec<RecordedCheckpoint> {
+        let usable =
+            |known: &&PastCheckpoint| (Progress::Validated..Progress::Ended).contains(&known.progress);
+        self.checkpoints.values().filter(usable).filter_map(|known| known.committed.clone()).collect()
+    }
+
+    /// Checkpoints that must not be used: they failed, are quarantined or
+    /// retired.
+    #[must_use]
+    pub fn ended_checkpoints(&self) -> BTreeSet<CheckpointId> {
+        let ended = |known: &&PastCheckpoint| known.progress == Progress::Ended;
+        self.checkpoints.values().filter(ended).map(|known| known.checkpoint.clone()).collect()
+    }
+
+    /// Evaluation of a stream at a step.
+    #[must_use]
+    pub fn evaluation(&self, stream: &str, step: u64) -> Option<f64> {
+        self.evaluations.get(stream)?.get(&step).copied()
+    }
+
+    /// Costs of all earlier attempts together.
+    #[must_use]
+    pub fn cost(&self) -> CostTotals {
+        self.attempts.iter().fold(CostTotals::default(), |total, past| super::costs::add(total, past.cost))
+    }
+}

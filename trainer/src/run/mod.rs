@@ -1,0 +1,326 @@
+//! `trainer run`: starts a run under its frozen contract, or resumes it, and
+//! leaves a complete record either way.
+//!
+//! The order is fixed: what can be known without the run's data (key, lock,
+//! code, environment, plan) is checked first and leaves no trace, because a
+//! binary that is not the contract's trainer has no business in its ledger.
+//! From `attempt.start` on, everything that happens is recorded, and every way
+//! out but a crash writes `attempt.end`.
+
+pub mod attempt;
+pub mod conclude;
+pub mod costs;
+pub mod error;
+pub mod failpoint;
+pub mod floors;
+pub mod heart;
+pub mod history;
+pub mod inputs;
+pub mod progress;
+pub mod recovery;
+pub mod refusal;
+pub mod resume;
+pub mod save;
+pub mod select;
+pub mod signals;
+pub mod train;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ledger::FrozenContract;
+use ledger::keys::{KeyRing, Role};
+use ledger::reader::Reader;
+use ledger::recorder::{Record, Recorder};
+use schemas::body::{
+    AttemptStartDet, AttemptStartObs, Body, ExecutedPlan, Halves, Nothing, Outcome, RunStartDet, RunStartObs,
+    SegmentStartDet,
+};
+use schemas::contract::{Contract, Device, Recovery};
+
+use crate::device;
+use crate::engine::{Engine, EngineConfig};
+use crate::identity::{self, Identity};
+
+use attempt::{Attempt, SEGMENT};
+use conclude::RunReport;
+use costs::CostMeter;
+use error::RunError;
+use history::{History, PastAttempt};
+use inputs::Places;
+use progress::Console;
+use refusal::Refusal;
+use resume::ResumeState;
+use signals::Interrupt;
+use train::{Loop, Trained};
+
+/// Environment variable that names the key ring where `--keys` does not.
+pub const KEYS_VARIABLE: &str = "LEDGER_KEYS";
+
+/// What the command line says.
+#[derive(Debug, Clone, Default)]
+pub struct RunOptions {
+    /// Folder of the data shards; the data manifest's own where `None`.
+    pub data: Option<PathBuf>,
+    /// Has to be the contract's, where given.
+    pub device: Option<Device>,
+    /// Leaves out lines of steps and bars.
+    pub is_quiet: bool,
+    /// Key ring; see [`KEYS_VARIABLE`].
+    pub keys: Option<PathBuf>,
+    /// The run's ledger.
+    pub ledger: PathBuf,
+    /// Threads of tensor kernels; all processors where `None`.
+    pub num_threads: Option<usize>,
+}
+
+/// Everything about this process that the attempt needs.
+struct Process<'a> {
+    console: Console,
+    costs: CostMeter,
+    identity: Identity,
+    interrupt: Interrupt,
+    ledger_folder: PathBuf,
+    options: &'a RunOptions,
+}
+
+/// Starts or resumes the run and goes on until it ends, is interrupted or
+/// fails.
+///
+/// # Errors
+/// When the run is refused, or its ledger cannot be read or written. A failure
+/// that could be recorded is in the report.
+pub fn run(options: &RunOptions) -> Result<RunReport, RunError> {
+    let costs = CostMeter::start();
+    let interrupt = Interrupt::install().map_err(RunError::Process)?;
+    failpoint::check_permission()?;
+    if let Some(num_threads) = options.num_threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads);
+        pool.build_global().map_err(|error| RunError::Process(io::Error::other(error)))?;
+    }
+
+    // Key, lock, contract.
+    let ledger_folder = folder_of(&options.ledger);
+    let folder = key_folder(options, &ledger_folder);
+    let key = KeyRing::open(&folder)?.get(Role::Trainer)?;
+    let public = key.public_hex();
+    let recorder = Recorder::open(&options.ledger, key)?;
+    let frozen = recorder.contract().cloned();
+    let frozen = frozen.ok_or_else(|| Refusal::NoContract { path: options.ledger.clone() })?;
+    let contract = &frozen.contract;
+    if contract.keys.trainer.public != public {
+        let expected = contract.keys.trainer.public.clone();
+        return Err(Refusal::Key { expected, actual: public, path: folder }.into());
+    }
+
+    // Code, environment, plan.
+    let device = contract.plan.device;
+    if let Some(asked) = options.device.filter(|asked| *asked != device) {
+        return Err(Refusal::Device { expected: device, actual: asked }.into());
+    }
+    let identity = identity::identity(device);
+    refusal::check_identity(contract, &identity)?;
+    refusal::check_supported(contract)?;
+
+    // What happened before.
+    let reader = Reader::open(&options.ledger)?;
+    let mut history = History::default();
+    for entry in reader.entries(0) {
+        history.observe(&entry?);
+    }
+    let console = Console::new(options.is_quiet);
+    if let Some(end) = &history.end {
+        recorder.close()?;
+        return Ok(RunReport::already_ended(&frozen, end));
+    }
+    if let Some(report) = refuse_by_history(&recorder, &frozen, &history, &console)? {
+        recorder.close()?;
+        return Ok(report);
+    }
+    let resume = resume::decide(&frozen, &history, &ledger_folder)?;
+    if interrupt.is_set() {
+        return Ok(RunReport::interrupted_early(&frozen, interrupt.received()));
+    }
+    let process = Process { console, costs, identity, interrupt, ledger_folder, options };
+    execute(process, recorder, &reader, &frozen, &history, resume)
+}
+
+/// Folder of a ledger, to which the contract's paths are relative.
+fn folder_of(ledger: &Path) -> PathBuf {
+    match ledger.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn key_folder(options: &RunOptions, ledger_folder: &Path) -> PathBuf {
+    options
+        .keys
+        .clone()
+        .or_else(|| std::env::var_os(KEYS_VARIABLE).map(PathBuf::from))
+        .unwrap_or_else(|| ledger_folder.join("keys"))
+}
+
+/// Ends a run that its own contract does not allow to go on: no attempt is
+/// left, or the recovery policy is to refuse after a fault.
+fn refuse_by_history(
+    recorder: &Recorder,
+    frozen: &FrozenContract,
+    history: &History,
+    console: &Console,
+) -> Result<Option<RunReport>, RunError> {
+    let contract = &frozen.contract;
+    let struck: Vec<&PastAttempt> = history.vanished().collect();
+    let faulty = history.attempts.iter().find(|past| past.has_open_fault).or(struck.first().copied());
+    let num_attempts = u32::try_from(history.attempts.len()).unwrap_or(u32::MAX);
+    let max_attempts = contract.budget.max_attempts;
+    let (outcome, refusal) = match faulty {
+        Some(past) if contract.faults.recovery == Recovery::Refuse => {
+            (Outcome::Refused, Refusal::Recovery { attempt: past.attempt })
+        }
+        _ if num_attempts >= max_attempts => (Outcome::BudgetExhausted, Refusal::Attempts { max_attempts }),
+        _ => return Ok(None),
+    };
+    for past in struck {
+        recorder.append(Record::new(recovery::vanished(past)).step(past.last_step))?;
+    }
+    console.say(&format!("Ending run {}: {refusal}", frozen.run));
+    conclude::end_without_attempt(recorder, frozen, history, outcome, &refusal).map(Some)
+}
+
+/// One attempt, from its first entry to its last.
+fn execute(
+    process: Process<'_>,
+    recorder: Recorder,
+    reader: &Reader,
+    frozen: &FrozenContract,
+    history: &History,
+    resume: ResumeState,
+) -> Result<RunReport, RunError> {
+    announce(&process.console, frozen, history, &resume);
+    let number = history.next_attempt();
+    let (reason, resumed_from) = resume.reason(history);
+    if !history.has_started {
+        let det = RunStartDet { contract: frozen.digest };
+        let obs = RunStartObs { tool: identity::tool() };
+        recorder.append(Record::new(Body::RunStart(Box::new(Halves { det, obs }))))?;
+    }
+    let det = AttemptStartDet {
+        attempt: number,
+        code: process.identity.code.clone(),
+        contract: frozen.digest,
+        from_step: resume.step,
+        reason,
+        resumed_from,
+    };
+    let obs = attempt_observations(&frozen.contract, &process.identity);
+    let body = Body::AttemptStart(Box::new(Halves { det, obs }));
+    recorder.append_durable(Record::new(body).attempt(number).step(resume.step))?;
+
+    let Process { console, costs, identity, interrupt, ledger_folder, options } = process;
+    let mut attempt = Attempt::new(number, (resume.step, resume.counters), recorder, costs, console);
+    let places = Places { data: options.data.as_deref(), ledger: &ledger_folder };
+    let result = work(&mut attempt, reader, frozen, history, resume, places, &identity, &interrupt);
+    conclude::conclude(attempt, frozen, history, result)
+}
+
+/// Everything between `attempt.start` and `attempt.end`.
+#[allow(clippy::too_many_arguments, reason = "each is one thing that the attempt was given")]
+fn work(
+    attempt: &mut Attempt,
+    reader: &Reader,
+    frozen: &FrozenContract,
+    history: &History,
+    resume: ResumeState,
+    places: Places<'_>,
+    identity: &Identity,
+    interrupt: &Interrupt,
+) -> Result<Trained, RunError> {
+    let contract = &frozen.contract;
+    if !history.has_segment {
+        attempt.record(0, first_segment(frozen))?;
+    }
+    let store = places.ledger.join(&contract.checkpoints.store);
+    recovery::record(attempt, history, &resume, &frozen.run, &store)?;
+
+    let loaded = inputs::load(contract, reader, places, &attempt.console, interrupt)?;
+    let Some(loaded) = loaded else {
+        return Ok(Trained::interrupted(interrupt.received()));
+    };
+    let device = device::open(contract.plan.device)?;
+    let num_parameters = num_elements(&loaded.parameters);
+    let mut engine = Engine::initial(EngineConfig {
+        contract,
+        card: &loaded.card,
+        parameters: &loaded.parameters,
+        train: loaded.train,
+        val: loaded.val,
+        device,
+    })?;
+    resume.restore(&mut engine, contract, &identity.plan)?;
+    let context = Loop {
+        frozen,
+        history,
+        interrupt,
+        ledger_folder: places.ledger,
+        num_parameters,
+        plan: &identity.plan,
+    };
+    train::train(attempt, &mut engine, &context, resume)
+}
+
+fn num_elements(parameters: &schemas::parameters::ParameterManifest) -> u64 {
+    let stored = parameters.parameters.iter().filter(|declaration| declaration.tied_to.is_none());
+    stored.map(|declaration| declaration.shape.iter().product::<u64>()).sum()
+}
+
+fn first_segment(frozen: &FrozenContract) -> Body {
+    let det = SegmentStartDet {
+        adjudication: None,
+        from_step: 0,
+        identity: frozen.digest,
+        parent: None,
+        segment: SEGMENT,
+    };
+    Body::SegmentStart(Box::new(Halves { det, obs: Nothing {} }))
+}
+
+fn attempt_observations(contract: &Contract, identity: &Identity) -> AttemptStartObs {
+    AttemptStartObs {
+        cpu: identity::cpu_model(),
+        environment: identity.environment.clone(),
+        host: ledger::keys::host_identity(),
+        plan: ExecutedPlan {
+            compiler: identity.plan.clone(),
+            compute_dtype: contract.numerics.compute_dtype,
+            instrumentation: failpoint::instrumentation(),
+            num_threads: u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX),
+            num_workers: contract.topology.workers,
+        },
+        process: std::process::id(),
+        total_memory_bytes: costs::total_memory_bytes(),
+    }
+}
+
+/// Says loudly whether the run starts, resumes or starts again.
+fn announce(console: &Console, frozen: &FrozenContract, history: &History, resume: &ResumeState) {
+    let (name, run, attempt) = (&frozen.contract.name, &frozen.run, history.next_attempt());
+    for unusable in &resume.unusable {
+        let reason = error::chain(&unusable.error);
+        console.say(&format!("WARNING: checkpoint {} cannot be used: {reason}", unusable.record.checkpoint));
+    }
+    for past in history.vanished() {
+        console.say(&format!("Attempt {} vanished after step {}", past.attempt, past.last_step));
+    }
+    console.say(&match &resume.checkpoint {
+        Some(located) => format!(
+            "RESUMING run {run} ({name}) from checkpoint {} (step {}), attempt {attempt}",
+            located.record.checkpoint, resume.step
+        ),
+        None if history.attempts.is_empty() => format!("Starting run {run} ({name}), attempt {attempt}"),
+        None => format!(
+            "RESTARTING run {run} ({name}) from the initial state, since no checkpoint can be used, attempt \
+             {attempt}"
+        ),
+    });
+}

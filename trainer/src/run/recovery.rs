@@ -1,0 +1,151 @@
+//! What a new attempt says of its predecessors before it goes on: which
+//! vanished, which checkpoints they left half-written, which bytes changed, and
+//! what is executed again.
+//!
+//! Leftovers are removed only after the entry that names them is durable, and
+//! only where name and process id, or the manifest, show that they are this
+//! run's own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use schemas::body::{
+    Body, CheckpointDet, CheckpointFailedObs, FaultObservedDet, FaultObservedObs, FaultRecoveredDet,
+    FaultRecoveredObs, Halves, ObservedFault,
+};
+use schemas::ids::{AttemptId, CheckpointId, RunId};
+use schemas::state::CheckpointManifest;
+
+use crate::checkpoint::{MANIFEST_NAME, staging_name};
+
+use super::attempt::Attempt;
+use super::error::{self, RunError};
+use super::history::{History, PastAttempt, PastCheckpoint, Progress};
+use super::resume::ResumeState;
+
+/// `fault.observed` of an attempt that vanished.
+#[must_use]
+pub fn vanished(past: &PastAttempt) -> Body {
+    observed(past, ObservedFault::AttemptVanished, None, "the attempt left no terminal entry".to_owned())
+}
+
+fn observed(
+    past: &PastAttempt,
+    fault: ObservedFault,
+    checkpoint: Option<CheckpointId>,
+    description: String,
+) -> Body {
+    let det = FaultObservedDet { attempt: past.attempt, fault, last_step: past.last_step };
+    Body::FaultObserved(Box::new(Halves { det, obs: FaultObservedObs { checkpoint, description } }))
+}
+
+/// Records what happened to earlier attempts and cleans up after them.
+///
+/// # Errors
+/// When the ledger cannot be written. A leftover that cannot be removed is only
+/// reported: it harms nothing but room.
+pub fn record(
+    attempt: &mut Attempt,
+    history: &History,
+    resume: &ResumeState,
+    run: &RunId,
+    store: &Path,
+) -> Result<(), RunError> {
+    // What was seen.
+    let mut struck: BTreeMap<AttemptId, &PastAttempt> =
+        history.attempts.iter().filter(|past| past.has_open_fault).map(|past| (past.attempt, past)).collect();
+    for past in history.vanished() {
+        attempt.record(resume.step, vanished(past))?;
+        struck.insert(past.attempt, past);
+    }
+    let past = |wanted: AttemptId| history.attempts.iter().find(|past| past.attempt == wanted);
+    for unusable in &resume.unusable {
+        let Some(saver) = past(unusable.record.attempt) else { continue };
+        let checkpoint = Some(unusable.record.checkpoint.clone());
+        let description = error::chain(&unusable.error);
+        let body = observed(saver, ObservedFault::CheckpointCorrupt, checkpoint, description);
+        attempt.record(resume.step, body)?;
+        struck.insert(saver.attempt, saver);
+    }
+    let unfinished: Vec<&PastCheckpoint> = history.unfinished_checkpoints().collect();
+    for known in &unfinished {
+        let Some(saver) = past(known.attempt) else { continue };
+        let description = format!("it stopped after {:?}", known.progress);
+        let checkpoint = Some(known.checkpoint.clone());
+        let body = observed(saver, ObservedFault::CheckpointIncomplete, checkpoint, description);
+        attempt.record(resume.step, body)?;
+        struck.insert(saver.attempt, saver);
+    }
+
+    // What is done about it.
+    for past in struck.values() {
+        let det = FaultRecoveredDet {
+            attempt: past.attempt,
+            from_step: resume.step,
+            num_steps_lost: past.last_step.saturating_sub(resume.step),
+        };
+        let checkpoint = resume.checkpoint.as_ref().map(|located| located.record.checkpoint.clone());
+        let obs = FaultRecoveredObs { checkpoint, fallback: resume.fallback() };
+        attempt.record(resume.step, Body::FaultRecovered(Box::new(Halves { det, obs })))?;
+    }
+    for unusable in &resume.unusable {
+        let (step, checkpoint) = (unusable.record.step, unusable.record.checkpoint.clone());
+        let obs = CheckpointFailedObs { checkpoint, reason: error::chain(&unusable.error) };
+        let halves = Box::new(Halves { det: CheckpointDet { step }, obs });
+        attempt.record(step, Body::CheckpointQuarantined(halves))?;
+    }
+    for known in &unfinished {
+        let reason = "the attempt that wrote it ended before it was validated".to_owned();
+        let obs = CheckpointFailedObs { checkpoint: known.checkpoint.clone(), reason };
+        let halves = Box::new(Halves { det: CheckpointDet { step: known.step }, obs });
+        attempt.record(known.step, Body::CheckpointFailed(halves))?;
+    }
+    if struck.is_empty() {
+        return Ok(());
+    }
+    attempt.flush()?;
+
+    // Leftovers, now that they are on record.
+    for known in &unfinished {
+        if let Some(saver) = past(known.attempt) {
+            remove_leftovers(attempt, known, saver, run, store);
+        }
+    }
+    Ok(())
+}
+
+/// Removes the staging folder of a checkpoint, and a folder of its final name
+/// that the ledger does not know as committed.
+fn remove_leftovers(
+    attempt: &Attempt,
+    known: &PastCheckpoint,
+    saver: &PastAttempt,
+    run: &RunId,
+    store: &Path,
+) {
+    let mut folders = vec![store.join(staging_name(&known.checkpoint, saver.process))];
+    let renamed = store.join(known.checkpoint.as_str());
+    if known.progress < Progress::Committed && is_of_run(&renamed, run, &known.checkpoint) {
+        folders.push(renamed);
+    }
+    for folder in folders {
+        if !folder.is_dir() {
+            continue;
+        }
+        match fs::remove_dir_all(&folder) {
+            Ok(()) => attempt.console.say(&format!("Removed incomplete {}", folder.display())),
+            Err(error) => {
+                attempt.console.say(&format!("warning: could not remove {}: {error}", folder.display()));
+            }
+        }
+    }
+}
+
+/// Whether a folder holds the checkpoint of this run that its name says.
+fn is_of_run(folder: &Path, run: &RunId, checkpoint: &CheckpointId) -> bool {
+    fs::read(folder.join(MANIFEST_NAME))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<CheckpointManifest>(&bytes).ok())
+        .is_some_and(|manifest| manifest.run == *run && manifest.checkpoint == *checkpoint)
+}

@@ -1,0 +1,217 @@
+//! Why this binary, here, may not execute a contract.
+//!
+//! Everything that is compared here is known before an attempt starts. A
+//! binary that is not the contract's trainer writes nothing into its ledger.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use schemas::contract::{
+    Contract, CreditRule, Device, KeepPolicy, MidAccumulation, Recovery, SaveMode, StoppingRule,
+};
+use schemas::data::Split;
+use schemas::digest::Digest;
+use serde::Serialize;
+
+use crate::identity::Identity;
+use crate::state::{self, StateError};
+
+/// A contract that may not be executed by this binary, here.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The ledger holds no contract.
+    #[error("{} holds no contract, so it is not a run's ledger", path.display())]
+    NoContract {
+        /// The ledger.
+        path: PathBuf,
+    },
+    /// The key in the key ring is not the contract's.
+    #[error("the contract names trainer key {expected}, the key ring at {} holds {actual}", path.display())]
+    Key {
+        /// Public key in the contract.
+        expected: String,
+        /// Public key in the key ring.
+        actual: String,
+        /// The key ring.
+        path: PathBuf,
+    },
+    /// Another build.
+    #[error(
+        "the contract froze trainer code {expected} (features [{expected_features}]), this binary is {actual} \
+         (features [{actual_features}])"
+    )]
+    Code {
+        /// In the contract.
+        expected: Digest,
+        /// In the contract, joined by commas.
+        expected_features: String,
+        /// Of this binary.
+        actual: Digest,
+        /// Of this binary, joined by commas.
+        actual_features: String,
+    },
+    /// Another environment or plan.
+    #[error("{what} differs: the contract froze {expected}, here is {actual}")]
+    Differs {
+        /// `environment` or `plan`.
+        what: &'static str,
+        /// As JSON.
+        expected: String,
+        /// As JSON.
+        actual: String,
+    },
+    /// The command line asks for another device than the contract.
+    #[error("the contract froze device {expected:?}, the command line asks for {actual:?}")]
+    Device {
+        /// In the contract.
+        expected: Device,
+        /// On the command line.
+        actual: Device,
+    },
+    /// Something that this trainer does not execute.
+    #[error("{pointer}: this trainer does not execute {found}")]
+    Unsupported {
+        /// JSON pointer into the contract.
+        pointer: &'static str,
+        /// What is there.
+        found: String,
+    },
+    /// A state class that this trainer cannot honour.
+    #[error("/state_classes")]
+    State(#[from] StateError),
+    /// The binary was built for diagnosis.
+    #[error("this binary was built with `{feature}`, which can make a run fail on purpose")]
+    Instrumented {
+        /// The cargo feature.
+        feature: &'static str,
+    },
+    /// No attempt is left.
+    #[error("the contract allows {max_attempts} attempts, and all were made")]
+    Attempts {
+        /// The contract's bound.
+        max_attempts: u32,
+    },
+    /// The recovery policy forbids going on.
+    #[error("the contract's recovery policy is to refuse, and attempt {attempt} did not end cleanly")]
+    Recovery {
+        /// The attempt.
+        attempt: schemas::ids::AttemptId,
+    },
+}
+
+impl Refusal {
+    /// What can be done about it.
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::NoContract { .. } => "freeze a contract first: `ledger freeze contract.json`",
+            Self::Key { .. } => "point `--keys` at the folder with the trainer key of this contract",
+            Self::Code { .. } => {
+                "run the build that was frozen, or freeze a new contract with this one's `trainer identity --json`"
+            }
+            Self::Differs { .. } => {
+                "run on the machine and toolchain that were frozen, or freeze a new contract with \
+                 `trainer identity --json`"
+            }
+            Self::Device { .. } => "leave out `--device`, or freeze another contract",
+            Self::Unsupported { .. } | Self::State(_) => "change the contract and freeze it again",
+            Self::Instrumented { .. } => {
+                "use an ordinary build; a deliberate test sets LEDGER_ALLOW_INSTRUMENTATION=1"
+            }
+            Self::Attempts { .. } => "the run is over; freeze a new contract for another run",
+            Self::Recovery { .. } => "the run is over by its own contract; freeze a new one for another run",
+        }
+    }
+}
+
+/// Compares what runs with what was frozen.
+///
+/// # Errors
+/// [`Refusal::Code`], [`Refusal::Differs`].
+pub fn check_identity(contract: &Contract, identity: &Identity) -> Result<(), Refusal> {
+    if contract.code != identity.code {
+        return Err(Refusal::Code {
+            expected: contract.code.digest,
+            expected_features: contract.code.features.join(","),
+            actual: identity.code.digest,
+            actual_features: identity.code.features.join(","),
+        });
+    }
+    same("environment", &contract.environment, &identity.environment)?;
+    same("plan", &contract.plan, &identity.plan)
+}
+
+fn same<T: PartialEq + Serialize>(what: &'static str, expected: &T, actual: &T) -> Result<(), Refusal> {
+    if expected == actual {
+        return Ok(());
+    }
+    let json = |value: &T| serde_json::to_string(value).unwrap_or_else(|error| error.to_string());
+    Err(Refusal::Differs { what, expected: json(expected), actual: json(actual) })
+}
+
+/// Checks that the contract asks for nothing that this trainer does not do.
+/// Numbers and groups are checked by the engine that uses them.
+///
+/// # Errors
+/// [`Refusal::Unsupported`] and [`Refusal::State`].
+pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
+    if let CreditRule::Evolution { .. } = contract.credit {
+        return unsupported("/credit/rule", &contract.credit);
+    }
+    if contract.topology.learners != 1 {
+        return unsupported("/topology/learners", &contract.topology.learners);
+    }
+    if contract.topology.workers != 1 || contract.batch.data_parallel != 1 {
+        return unsupported("/topology/workers", &contract.topology.workers);
+    }
+    if contract.checkpoints.mode != SaveMode::Synchronous {
+        return unsupported("/checkpoints/mode", &contract.checkpoints.mode);
+    }
+    if contract.checkpoints.mid_accumulation != MidAccumulation::RoundToBoundary {
+        return unsupported("/checkpoints/mid_accumulation", &contract.checkpoints.mid_accumulation);
+    }
+    if contract.checkpoints.keep != KeepPolicy::All {
+        // Pruning needs resume-qualified checkpoints, which need probes.
+        return unsupported("/checkpoints/keep", &contract.checkpoints.keep);
+    }
+    if contract.checkpoints.store.contains("://") {
+        return unsupported("/checkpoints/store", &contract.checkpoints.store);
+    }
+    if contract.checkpoints.every_steps == 0 {
+        return unsupported("/checkpoints/every_steps", &0);
+    }
+    if !contract.faults.plan.is_empty() {
+        return unsupported("/faults/plan", &contract.faults.plan);
+    }
+    if contract.faults.recovery == Recovery::RestartFromLastQualified {
+        // Without probes no checkpoint is ever qualified.
+        return unsupported("/faults/recovery", &contract.faults.recovery);
+    }
+    if let Some(extension) = contract.extensions.iter().find(|extension| extension.critical) {
+        return unsupported("/extensions", &extension.name);
+    }
+    check_streams(contract)?;
+    state::check_declarations(&contract.state_classes)?;
+    Ok(())
+}
+
+fn check_streams(contract: &Contract) -> Result<(), Refusal> {
+    let stream = |name: &str| contract.evaluation.streams.iter().find(|known| known.name == name);
+    if contract.evaluation.streams.iter().any(|known| known.every_steps == 0) {
+        return unsupported("/evaluation/streams/*/every_steps", &0);
+    }
+    match stream(&contract.selection.stream) {
+        Some(known) if known.split == Split::Val => {}
+        _ => return unsupported("/selection/stream", &contract.selection.stream),
+    }
+    if let StoppingRule::Patience { stream: name, .. } = &contract.stopping
+        && stream(name).is_none()
+    {
+        return unsupported("/stopping/stream", name);
+    }
+    Ok(())
+}
+
+fn unsupported<T: Debug>(pointer: &'static str, found: &T) -> Result<(), Refusal> {
+    Err(Refusal::Unsupported { pointer, found: format!("{found:?}") })
+}

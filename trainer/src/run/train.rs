@@ -1,0 +1,448 @@
+//! The training loop, top to bottom: update, record, evaluate, stop or not,
+//! save, admit, and again.
+//!
+//! The loop decides nothing that the contract does not: which steps are
+//! evaluated and saved, and when it stops, are functions of the contract, the
+//! step, the evaluations and, for the wall-time budget alone, the clock.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ledger::FrozenContract;
+use schemas::body::{
+    Body, CandidateAdmittedDet, CandidateObs, Counters, Credit, EvalDet, EvalObs, Halves, Outcome, StepDet,
+    StepObs,
+};
+use schemas::contract::{CandidateFamily, CompilerPlan, Contract, EvaluationStream, StoppingRule};
+use schemas::digest::Digest;
+use schemas::ids::CandidateId;
+use schemas::number::Float;
+
+use crate::engine::{Engine, StepOutcome};
+use crate::evaluate::EvaluationOutcome;
+use crate::state::{Derivation, SelectionTracker};
+
+use super::attempt::Attempt;
+use super::costs::{self, micros};
+use super::error::RunError;
+use super::failpoint;
+use super::floors::{self, FloorReached};
+use super::history::{History, PastCandidate};
+use super::resume::ResumeState;
+use super::save::{self, Saved, Snapshot};
+use super::signals::{Interrupt, ReceivedSignal};
+
+/// Updates between two readings of the resident memory; reading it at each
+/// would cost more than recording.
+const RESIDENT_EVERY_STEPS: u64 = 50;
+
+/// Shortest time between two readings of what is free.
+const FLOORS_EVERY: Duration = Duration::from_secs(1);
+
+/// Size of the next checkpoint as long as none was written: parameters and two
+/// moments in binary32, and room for headers.
+const BYTES_PER_PARAMETER: u64 = 12;
+
+/// What does not change while the loop runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Loop<'a> {
+    /// The run's contract.
+    pub frozen: &'a FrozenContract,
+    /// What happened before this attempt.
+    pub history: &'a History,
+    /// Set by a signal.
+    pub interrupt: &'a Interrupt,
+    /// Folder that the contract's paths are relative to.
+    pub ledger_folder: &'a Path,
+    /// Elements of all parameters.
+    pub num_parameters: u64,
+    /// The plan that runs.
+    pub plan: &'a CompilerPlan,
+}
+
+/// How the loop came to its end.
+#[derive(Debug)]
+pub enum Ending {
+    /// The last step was reached, evaluated, saved and admitted.
+    Last {
+        /// `completed` or `budget_exhausted`.
+        outcome: Outcome,
+        /// What was reached, in words.
+        reason: String,
+    },
+    /// A floor was reached; the run may go on when there is room.
+    Floor(FloorReached),
+    /// A signal asked the attempt to end.
+    Interrupted(ReceivedSignal),
+}
+
+/// What the loop leaves behind.
+#[derive(Debug)]
+pub struct Trained {
+    /// The family, by step.
+    pub candidates: BTreeMap<u64, PastCandidate>,
+    /// How it ended.
+    pub ending: Ending,
+    /// Values of the streams that were evaluated, by stream and step.
+    pub values: BTreeMap<String, BTreeMap<u64, f64>>,
+}
+
+impl Trained {
+    /// A signal came before the loop had begun.
+    #[must_use]
+    pub const fn interrupted(signal: ReceivedSignal) -> Self {
+        let ending = Ending::Interrupted(signal);
+        Self { candidates: BTreeMap::new(), ending, values: BTreeMap::new() }
+    }
+}
+
+/// One evaluation of the current step.
+struct Evaluated<'a> {
+    duration: Duration,
+    outcome: EvaluationOutcome,
+    stream: &'a EvaluationStream,
+}
+
+/// An update whose entry is not written yet.
+struct Pending {
+    duration: Duration,
+    outcome: StepOutcome,
+}
+
+/// Runs from the resume state to the end.
+///
+/// # Errors
+/// When data, device, store or ledger fail, or a number is not finite. What was
+/// recorded up to then stays.
+#[allow(clippy::too_many_lines, reason = "the loop reads top to bottom in one place")]
+pub fn train(
+    attempt: &mut Attempt,
+    engine: &mut Engine,
+    context: &Loop<'_>,
+    resume: ResumeState,
+) -> Result<Trained, RunError> {
+    let contract = &context.frozen.contract;
+    let interrupt = context.interrupt;
+    let store = context.ledger_folder.join(&contract.checkpoints.store);
+    let num_train_examples = engine.num_train_examples();
+    let mut step = resume.step;
+    let mut selection = resume.selection;
+    let mut candidates = surviving_candidates(context.history, step);
+    let mut values = context.history.evaluations.clone();
+    // At the resume point, what the ledger holds already is not done again.
+    let mut resumed = resume.checkpoint.as_ref().map(Saved::from_located).transpose()?;
+    let mut checkpoint_bytes =
+        resumed.as_ref().map_or(context.num_parameters * BYTES_PER_PARAMETER, |saved| saved.num_bytes);
+    let mut floors_read: Option<Instant> = None;
+    let mut pending: Option<Pending> = None;
+    attempt.console.start_steps(step, last_step_bound(contract));
+
+    let ending = loop {
+        // ------------------------------------------------------- Record update
+        // A step that carries state digests is recorded after its evaluations,
+        // because the selection state is part of the state.
+        let has_digests = pending.is_some() && is_digest_step(contract, step);
+        if let Some(update) = pending.as_ref().filter(|update| check_finite(step, &update.outcome).is_err()) {
+            record_step(attempt, step, update, None)?;
+            check_finite(step, &update.outcome)?;
+        }
+        if !has_digests && let Some(update) = pending.take() {
+            record_step(attempt, step, &update, None)?;
+        }
+
+        // ------------------------------------------------------------ Evaluate
+        attempt.enter("eval");
+        let is_known = |stream: &EvaluationStream| {
+            resumed.is_some() && context.history.evaluation(&stream.name, step).is_some()
+        };
+        let streams = &contract.evaluation.streams;
+        let mut evaluated = Vec::new();
+        let mut is_interrupted = false;
+        for stream in
+            streams.iter().filter(|stream| step.is_multiple_of(stream.every_steps) && !is_known(stream))
+        {
+            match evaluate(attempt, engine, stream, interrupt)? {
+                Some(evaluation) => evaluated.push(evaluation),
+                None => is_interrupted = true,
+            }
+        }
+        if is_interrupted {
+            break Ending::Interrupted(interrupt.received());
+        }
+        observe(&mut selection, step, &evaluated);
+
+        // ---------------------------------------------------------------- Stop
+        let wall_us = costs::add(context.history.cost(), attempt.costs.totals()).wall_us;
+        // The clock alone does not make a resume point the last step, unless
+        // an earlier attempt treated it as that already.
+        let counts_wall = resumed.is_none() || streams.iter().all(is_known);
+        let stop = stop(contract, step, engine.counters(), &selection, counts_wall.then_some(wall_us));
+        if stop.is_some() {
+            let is_done = |stream: &EvaluationStream| {
+                is_known(stream) || evaluated.iter().any(|done| done.stream.name == stream.name)
+            };
+            let missing: Vec<&EvaluationStream> = streams.iter().filter(|stream| !is_done(stream)).collect();
+            let first_missing = evaluated.len();
+            for stream in missing {
+                match evaluate(attempt, engine, stream, interrupt)? {
+                    Some(evaluation) => evaluated.push(evaluation),
+                    None => is_interrupted = true,
+                }
+            }
+            if is_interrupted {
+                break Ending::Interrupted(interrupt.received());
+            }
+            observe(&mut selection, step, &evaluated[first_missing..]);
+        }
+        for evaluation in &evaluated {
+            let of_stream = values.entry(evaluation.stream.name.clone()).or_default();
+            of_stream.insert(step, evaluation.outcome.value);
+        }
+
+        // --------------------------------------------------- Record evaluations
+        let is_saved = resumed.is_some();
+        let is_due = step.is_multiple_of(contract.checkpoints.every_steps) || stop.is_some();
+        let needs_tensors = is_due && !is_saved || has_digests;
+        let tensors = if needs_tensors { Some(engine.capture()?) } else { None };
+        let derivation = Derivation {
+            contract,
+            counters: engine.counters(),
+            num_train_examples,
+            plan: context.plan,
+            selection: selection.state(),
+            step,
+        };
+        let snapshot =
+            tensors.as_ref().map(|tensors| Snapshot { derivation, frozen: context.frozen, tensors });
+        if let Some(update) = pending.take() {
+            let digests = snapshot.as_ref().map(|snapshot| save::state_digests(attempt, snapshot));
+            record_step(attempt, step, &update, digests.transpose()?)?;
+        }
+        let model = match (&tensors, &resumed) {
+            (_, Some(saved)) => Some(saved.model),
+            (Some(tensors), None) if is_due => Some(save::model_digest(tensors)?),
+            _ => None,
+        };
+        for evaluation in &evaluated {
+            record_evaluation(attempt, step, evaluation, model)?;
+        }
+
+        // ---------------------------------------------------------------- Save
+        attempt.enter("train");
+        let saved = match (&resumed, &snapshot, model) {
+            (Some(saved), _, _) => Some(saved.clone()),
+            (None, Some(snapshot), Some(model)) if is_due => {
+                if let Some(floor) = floors::check(&contract.floors, &store, checkpoint_bytes)? {
+                    break Ending::Floor(floor);
+                }
+                let saved = save::save(attempt, snapshot, context.ledger_folder)?;
+                save::check_model(&saved, model, &store)?;
+                checkpoint_bytes = saved.num_bytes;
+                Some(saved)
+            }
+            _ => None,
+        };
+
+        // --------------------------------------------------------------- Admit
+        let value = values.get(&contract.selection.stream).and_then(|values| values.get(&step)).copied();
+        if let (Some(saved), Some(value)) = (&saved, value)
+            && is_of_family(contract, step, stop.is_some())
+            && candidates.get(&step).is_none_or(|known| known.checkpoint != saved.checkpoint)
+        {
+            let candidate = admit(attempt, step, saved, value)?;
+            candidates.insert(step, candidate);
+        }
+        resumed = None;
+
+        // ---------------------------------------------------------- Go on or not
+        if let Some((outcome, reason)) = stop {
+            break Ending::Last { outcome, reason };
+        }
+        if floors_read.is_none_or(|read| read.elapsed() >= FLOORS_EVERY) {
+            floors_read = Some(Instant::now());
+            if let Some(floor) = floors::check(&contract.floors, &store, checkpoint_bytes)? {
+                break Ending::Floor(floor);
+            }
+        }
+        if interrupt.is_set() {
+            break Ending::Interrupted(interrupt.received());
+        }
+
+        // -------------------------------------------------------------- Update
+        let started = Instant::now();
+        let Some(outcome) = engine.step(interrupt.flag())? else {
+            break Ending::Interrupted(interrupt.received());
+        };
+        step += 1;
+        pending = Some(Pending { duration: started.elapsed(), outcome });
+    };
+    Ok(Trained { candidates, ending, values })
+}
+
+/// Candidates of earlier attempts that still stand at the resume point.
+fn surviving_candidates(history: &History, step: u64) -> BTreeMap<u64, PastCandidate> {
+    let ended = history.ended_checkpoints();
+    let stands =
+        |candidate: &&PastCandidate| candidate.det.step <= step && !ended.contains(&candidate.checkpoint);
+    let standing = history.candidates.values().filter(stands).cloned();
+    standing.map(|candidate| (candidate.det.step, candidate)).collect()
+}
+
+/// The step that the run ends at unless something ends it earlier.
+fn last_step_bound(contract: &Contract) -> u64 {
+    let by_rule = match contract.stopping {
+        StoppingRule::AtStep { step } => step,
+        StoppingRule::Patience { max_step, .. } => max_step,
+    };
+    by_rule.min(contract.budget.max_steps)
+}
+
+fn is_digest_step(contract: &Contract, step: u64) -> bool {
+    contract.state_digest_every_steps.is_some_and(|every| every > 0 && step.is_multiple_of(every))
+}
+
+/// Whether, and why, a step is the last (`docs/FORMAT.md`, "Stopping").
+/// `wall_us` is `None` where the clock does not count.
+fn stop(
+    contract: &Contract,
+    step: u64,
+    counters: Counters,
+    selection: &SelectionTracker,
+    wall_us: Option<u64>,
+) -> Option<(Outcome, String)> {
+    if step == 0 {
+        return None;
+    }
+    let completed = |reason: String| Some((Outcome::Completed, reason));
+    let exhausted = |reason: String| Some((Outcome::BudgetExhausted, reason));
+    match &contract.stopping {
+        StoppingRule::AtStep { step: last } if step >= *last => {
+            return completed(format!("the stopping rule ends the run at step {last}"));
+        }
+        StoppingRule::Patience { stream, patience, .. } if selection.is_exhausted() => {
+            return completed(format!("{stream} did not improve for {patience} evaluations"));
+        }
+        StoppingRule::Patience { max_step, .. } if step >= *max_step => {
+            return completed(format!("the stopping rule ends the run at step {max_step} at the latest"));
+        }
+        _ => {}
+    }
+    let budget = &contract.budget;
+    if step >= budget.max_steps {
+        return exhausted(format!("the budget of {} steps is used", budget.max_steps));
+    }
+    if let Some(max_tokens) = budget.max_tokens.filter(|max_tokens| counters.tokens >= *max_tokens) {
+        return exhausted(format!("{} of {max_tokens} tokens are used", counters.tokens));
+    }
+    let max_wall_s = budget.max_wall_s?;
+    let wall_us = wall_us.filter(|wall_us| *wall_us >= max_wall_s.saturating_mul(1_000_000))?;
+    exhausted(format!("{:.1} of {max_wall_s} s are used", Duration::from_micros(wall_us).as_secs_f64()))
+}
+
+/// Loss and gradient norm have to be finite: the contract has no permission to
+/// go on otherwise.
+fn check_finite(step: u64, outcome: &StepOutcome) -> Result<(), RunError> {
+    let norm = match outcome.credit {
+        Credit::Backpropagation { gradient_norm, .. } => gradient_norm.0,
+        Credit::Evolution { .. } => 0.0,
+    };
+    if !outcome.loss.is_finite() {
+        return Err(RunError::NotFinite { what: "the loss", step, value: outcome.loss });
+    }
+    if !norm.is_finite() {
+        return Err(RunError::NotFinite { what: "the gradient norm", step, value: norm });
+    }
+    Ok(())
+}
+
+fn record_step(
+    attempt: &mut Attempt,
+    step: u64,
+    update: &Pending,
+    state: Option<Vec<schemas::state::StateDigest>>,
+) -> Result<(), RunError> {
+    let outcome = &update.outcome;
+    let det = StepDet {
+        counters: outcome.counters,
+        credit: outcome.credit.clone(),
+        draws: outcome.draws.clone(),
+        overflow: None,
+        state,
+        updates: outcome.updates.clone(),
+    };
+    let is_read = step.is_multiple_of(RESIDENT_EVERY_STEPS);
+    let obs = StepObs {
+        bytes_sent: 0,
+        duration_us: micros(update.duration),
+        recording_us: micros(attempt.take_waited()),
+        resident_bytes: if is_read { costs::resident_bytes() } else { None },
+    };
+    attempt.console.step(step, &det, update.duration);
+    attempt.record(step, Body::Step(Box::new(Halves { det, obs })))?;
+    attempt.costs.step();
+    failpoint::pass("step.recorded");
+    Ok(())
+}
+
+/// Evaluates one stream; `None` when a signal came in between.
+fn evaluate<'a>(
+    attempt: &mut Attempt,
+    engine: &Engine,
+    stream: &'a EvaluationStream,
+    interrupt: &Interrupt,
+) -> Result<Option<Evaluated<'a>>, RunError> {
+    let started = Instant::now();
+    let outcome = engine.evaluate(stream, interrupt.flag())?;
+    let duration = started.elapsed();
+    attempt.costs.eval(duration);
+    Ok(outcome.map(|outcome| Evaluated { duration, outcome, stream }))
+}
+
+fn observe(selection: &mut SelectionTracker, step: u64, evaluated: &[Evaluated<'_>]) {
+    let tracked = evaluated.iter().find(|evaluation| evaluation.stream.name == selection.stream());
+    if let Some(evaluation) = tracked {
+        selection.observe(step, evaluation.outcome.value);
+    }
+}
+
+fn record_evaluation(
+    attempt: &mut Attempt,
+    step: u64,
+    evaluation: &Evaluated<'_>,
+    model: Option<Digest>,
+) -> Result<(), RunError> {
+    let (stream, outcome) = (evaluation.stream, &evaluation.outcome);
+    let det = EvalDet {
+        metric: stream.metric,
+        model,
+        num_examples: outcome.num_examples,
+        num_tokens: outcome.num_tokens,
+        split: stream.split,
+        stream: stream.name.clone(),
+        total_nats: Float(outcome.total_nats),
+        value: Float(outcome.value),
+        view: stream.view,
+    };
+    attempt.console.note(&format!("eval {step:>6}  {} {:.4}", stream.name, outcome.value));
+    let obs = EvalObs { duration_us: micros(evaluation.duration) };
+    attempt.record(step, Body::Eval(Box::new(Halves { det, obs })))
+}
+
+/// Whether the checkpoint of an evaluated step becomes a candidate.
+fn is_of_family(contract: &Contract, step: u64, is_last: bool) -> bool {
+    match contract.selection.family {
+        CandidateFamily::EveryEvaluatedCheckpoint => step > 0,
+        CandidateFamily::FinalOnly => is_last,
+    }
+}
+
+fn admit(attempt: &mut Attempt, step: u64, saved: &Saved, value: f64) -> Result<PastCandidate, RunError> {
+    let det = CandidateAdmittedDet { config: saved.config, model: saved.model, step, value: Float(value) };
+    let candidate = CandidateId(format!("candidate-{}", saved.checkpoint));
+    let obs = CandidateObs { candidate: candidate.clone(), checkpoint: saved.checkpoint.clone() };
+    let halves = Halves { det: det.clone(), obs };
+    attempt.record(step, Body::CandidateAdmitted(Box::new(halves)))?;
+    failpoint::pass("candidate.admitted");
+    Ok(PastCandidate { candidate, checkpoint: saved.checkpoint.clone(), det })
+}
