@@ -236,14 +236,6 @@ fn parameter_groups(
         if *found != wanted {
             return field(DOCUMENT, pointer, found, format!("architecture and card give {wanted:?}"));
         }
-        let owner = found
-            .tied_to
-            .as_ref()
-            .and_then(|owner| parameters.parameters.iter().find(|parameter| parameter.path == *owner));
-        if owner.is_some_and(|owner| owner.status != found.status) {
-            let requirement = "a tied parameter has the status of the one it shares storage with";
-            return field(DOCUMENT, pointer, found.status, requirement);
-        }
         let group = found.group.as_ref();
         groups.push(group.and_then(|name| card.groups.iter().position(|group| group.name == *name)));
     }

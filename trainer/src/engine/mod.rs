@@ -175,9 +175,6 @@ impl Engine {
         let mut parameters = Parameters::new();
         let mut slots = Vec::new();
         for (declaration, group) in config.parameters.parameters.iter().zip(&plan.parameter_groups) {
-            if declaration.tied_to.is_some() {
-                continue;
-            }
             let num_elements = check::num_elements(declaration)?;
             let values = init::values(&declaration.initializer, &declaration.path, seed, num_elements);
             let data = TensorData::new(values, [num_elements]);

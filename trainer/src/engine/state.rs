@@ -6,7 +6,6 @@
 
 use burn::tensor::{Tensor, TensorData};
 use schemas::body::Counters;
-use schemas::parameters::ParameterDeclaration;
 
 use super::{Engine, EngineError};
 use crate::export::NamedTensor;
@@ -19,7 +18,7 @@ const F32_BYTES: usize = 4;
 /// A consistent copy of parameters and optimizer state at one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedTensors {
-    /// Parameters, in name order; a tied parameter is absent.
+    /// Parameters, in name order.
     pub model: Vec<NamedTensor>,
     /// `<path>.exp_avg` and `<path>.exp_avg_sq` of every trainable parameter,
     /// in name order.
@@ -36,10 +35,6 @@ fn to_values(bytes: &[u8]) -> Vec<f32> {
 }
 
 impl Engine {
-    fn declarations(&self) -> impl Iterator<Item = &ParameterDeclaration> {
-        self.manifest.parameters.iter().filter(|declaration| declaration.tied_to.is_none())
-    }
-
     /// Copies every tensor of the state.
     ///
     /// # Errors
@@ -54,7 +49,7 @@ impl Engine {
         let mut model = Vec::new();
         let mut optimizer = Vec::new();
         let mut slots = self.slots.iter().peekable();
-        for declaration in self.declarations() {
+        for declaration in self.manifest.parameters.iter() {
             let path = &declaration.path;
             if let Some(parameter) = self.parameters.get(path) {
                 let data = parameter
@@ -91,11 +86,13 @@ impl Engine {
         optimizer: &[NamedTensor],
     ) -> Result<(), EngineError> {
         let mut wanted: Vec<(String, &[u64])> =
-            self.declarations().map(|d| (d.path.clone(), d.shape.as_slice())).collect();
+            self.manifest.parameters.iter().map(|d| (d.path.clone(), d.shape.as_slice())).collect();
         wanted.sort();
         let parameters = matched("model", &wanted, model)?;
         let mut wanted: Vec<(String, &[u64])> = self
-            .declarations()
+            .manifest
+            .parameters
+            .iter()
             .filter(|declaration| self.slots.iter().any(|slot| slot.path == declaration.path))
             .flat_map(|d| STATE_SUFFIXES.map(|suffix| (format!("{}.{suffix}", d.path), d.shape.as_slice())))
             .collect();

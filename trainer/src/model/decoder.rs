@@ -14,7 +14,7 @@ use super::manifest::{EMBEDDING, FINAL_NORM, HEAD, layer_path};
 use super::ops::{self, AttentionShape, Tables};
 use crate::randomness::dropout::{Dropout, attention_site, mlp_site};
 
-/// Parameters by path, each flat and row-major. A tied parameter is absent.
+/// Parameters by path, each flat and row-major.
 pub type Parameters = BTreeMap<String, Tensor<1>>;
 
 /// A decoder of a fixed shape on a device.

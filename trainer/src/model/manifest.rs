@@ -68,9 +68,8 @@ pub fn parameters(
     let Architecture::LlamaDecoder(decoder) = architecture;
     check_shape(decoder)?;
     let mut parameters = Vec::new();
-    for (path, shape, tied_to) in tensors(decoder) {
-        let owner = tied_to.as_deref().unwrap_or(&path);
-        let group = group_of(owner, &shape, card)
+    for (path, shape) in tensors(decoder) {
+        let group = group_of(&path, &shape, card)
             .ok_or_else(|| ManifestError::NoGroup { card: card.name.clone(), path: path.clone() })?;
         let initializer = match shape.len() {
             1 => Initializer::Ones,
@@ -83,7 +82,7 @@ pub fn parameters(
             path,
             shape,
             status: ParameterStatus::Trainable,
-            tied_to,
+            tied_to: None,
         });
     }
     parameters.sort_by(|a, b| a.path.cmp(&b.path));
@@ -95,18 +94,19 @@ pub fn parameters(
     Ok(ParameterManifest { format: PARAMETER_MANIFEST_FORMAT.to_owned(), parameters })
 }
 
-/// Path, shape and owner of the storage where another parameter owns it.
-fn tensors(decoder: &LlamaDecoder) -> Vec<(String, Vec<u64>, Option<String>)> {
+/// Path and shape of every stored tensor. A tied head is not one: it is the
+/// embedding.
+fn tensors(decoder: &LlamaDecoder) -> Vec<(String, Vec<u64>)> {
     let hidden = u64::from(decoder.hidden_size);
     let vocabulary = u64::from(decoder.vocab_size);
     let intermediate = u64::from(decoder.intermediate_size);
     let queries = u64::from(decoder.num_heads) * u64::from(decoder.head_dim);
     let keys = u64::from(decoder.num_kv_heads) * u64::from(decoder.head_dim);
-    let mut tensors = vec![
-        (EMBEDDING.to_owned(), vec![vocabulary, hidden], None),
-        (FINAL_NORM.to_owned(), vec![hidden], None),
-        (HEAD.to_owned(), vec![vocabulary, hidden], decoder.tied_embeddings.then(|| EMBEDDING.to_owned())),
-    ];
+    let mut tensors =
+        vec![(EMBEDDING.to_owned(), vec![vocabulary, hidden]), (FINAL_NORM.to_owned(), vec![hidden])];
+    if !decoder.tied_embeddings {
+        tensors.push((HEAD.to_owned(), vec![vocabulary, hidden]));
+    }
     for layer in 0..decoder.num_layers {
         for (part, shape) in [
             ("input_layernorm", vec![hidden]),
@@ -119,7 +119,7 @@ fn tensors(decoder: &LlamaDecoder) -> Vec<(String, Vec<u64>, Option<String>)> {
             ("self_attn.q_proj", vec![queries, hidden]),
             ("self_attn.v_proj", vec![keys, hidden]),
         ] {
-            tensors.push((layer_path(layer, part), shape, None));
+            tensors.push((layer_path(layer, part), shape));
         }
     }
     tensors
