@@ -17,7 +17,7 @@ use crate::frozen::Frozen;
 use crate::heads::{HeadSinks, HeadWatch, MAX_HEAD_FILE_BYTES};
 use crate::row::{RowCheck, RowContext};
 use crate::rule::{At, Check, Outcome, RuleInfo, Sink, unavailable};
-use crate::rules::{self, EDITION, RUN_RULES};
+use crate::rules::{self, EDITION};
 use crate::store::{self, Store, beside};
 use crate::summary::Summary;
 use crate::tree::Frontier;
@@ -183,7 +183,7 @@ impl<'a> Pass<'a> {
         let external = head_file.map(|file| (file.bytes.as_slice(), file.source, file.path.as_path()));
         let signers = read.and_then(|read| read.signers.as_ref());
         let heads = HeadWatch::collect(&rows, external, signers, &mut head_sinks);
-        let checks = RUN_RULES.iter().map(|rule| Running {
+        let checks = rules::run_rules().map(|rule| Running {
             info: rule.info(),
             sink: Sink::new(rule.info()),
             check: match frozen {

@@ -5,6 +5,14 @@
 //! `GL2xx` on what happened in the run. An edition is never edited: a change
 //! of what a rule accepts is a new edition.
 
+mod attempts;
+mod authority;
+mod checkpoints;
+pub(crate) mod common;
+mod data;
+mod evaluation;
+#[cfg(test)]
+mod false_runs;
 pub(crate) mod gl001_store_layout;
 pub(crate) mod gl002_entry_sequence;
 pub(crate) mod gl003_canonical_bytes;
@@ -28,6 +36,7 @@ mod gl107_ruleset;
 mod gl108_data_files;
 pub(crate) mod gl109_val_numbers;
 mod gl110_checkpoint_files;
+mod updates;
 
 use crate::rule::Rule;
 pub use crate::rule::RuleInfo;
@@ -59,8 +68,22 @@ static EVIDENCE_RULES: &[&RuleInfo] = &[
     &gl109_val_numbers::INFO,
 ];
 
-/// Rules over parsed entries, opened with the frozen inputs.
-pub(crate) static RUN_RULES: &[&dyn Rule] = &[
+/// Rules over parsed entries, opened with the frozen inputs: all of them.
+pub(crate) fn run_rules() -> impl Iterator<Item = &'static dyn Rule> {
+    let groups = [
+        FREEZE_RULES,
+        attempts::RULES,
+        data::RULES,
+        updates::RULES,
+        evaluation::RULES,
+        checkpoints::RULES,
+        authority::RULES,
+    ];
+    groups.into_iter().flatten().copied()
+}
+
+/// Those of them that compare the freeze with what lies beside the ledger.
+static FREEZE_RULES: &[&dyn Rule] = &[
     &gl106_frozen_before_run::FrozenBeforeRun,
     &gl107_ruleset::Ruleset,
     &gl108_data_files::DataFiles,
@@ -73,7 +96,7 @@ pub fn catalogue() -> &'static [&'static RuleInfo] {
     static CATALOGUE: std::sync::OnceLock<Vec<&'static RuleInfo>> = std::sync::OnceLock::new();
     CATALOGUE.get_or_init(|| {
         let mut all: Vec<&'static RuleInfo> = EVIDENCE_RULES.to_vec();
-        all.extend(RUN_RULES.iter().map(|rule| rule.info()));
+        all.extend(run_rules().map(Rule::info));
         all.sort_by_key(|info| info.code);
         all
     })

@@ -1,0 +1,32 @@
+//! `GL2xx`: attempts, steps, recovery, stopping, budget, counters, costs.
+
+mod attempt_sequence;
+mod budget;
+mod code_identity;
+mod costs;
+mod counters;
+mod executed_plan;
+mod replay_equality;
+mod resume_point;
+mod run_frame;
+mod segment;
+mod step_sequence;
+mod stopping;
+
+use crate::rule::Rule;
+
+/// Rules of this group in the order of their codes.
+pub(crate) static RULES: &[&dyn Rule] = &[
+    &run_frame::RunFrame,
+    &attempt_sequence::AttemptSequence,
+    &resume_point::ResumePointRule,
+    &step_sequence::StepSequence,
+    &replay_equality::ReplayEquality,
+    &code_identity::CodeIdentity,
+    &executed_plan::ExecutedPlanRule,
+    &segment::Segment,
+    &stopping::Stopping,
+    &budget::BudgetRule,
+    &counters::CountersRule,
+    &costs::Costs,
+];

@@ -1,0 +1,56 @@
+//! Roles have keys of their own.
+
+use schemas::report::Route;
+
+use crate::frozen::Frozen;
+use crate::rule::{At, Check, Outcome};
+use crate::rules::common::{at_end, declare_rule};
+
+declare_rule!(
+    /// `GL703`.
+    KeysRule,
+    {
+        code: "GL703",
+        name: "distinct-keys",
+        what: "Owner, trainer, validator, qualifier and witnesses have different keys, and the witness quorum can be reached.",
+        why: "One key in two roles signs its own homework: the trainer could issue the report or the qualification of its own run.",
+        remedy: "Make a key for each role with `ledger keygen` and freeze again.",
+        reference: "schemas::contract::Keys; DESIGN.md, \"Trust statement\"",
+        gate: Route::RejectIdentity,
+    }
+);
+
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    let keys = &frozen.contract.keys;
+    at_end(move |_, sink| {
+        let mut named: Vec<(String, &str)> = [
+            ("owner", &keys.owner),
+            ("trainer", &keys.trainer),
+            ("validator", &keys.validator),
+            ("qualifier", &keys.qualifier),
+        ]
+        .map(|(role, key)| (role.to_owned(), key.public.as_str()))
+        .to_vec();
+        named.extend(
+            keys.witnesses
+                .iter()
+                .map(|witness| (format!("witness {}", witness.name), witness.public.as_str())),
+        );
+        for (index, (role, public)) in named.iter().enumerate() {
+            if let Some((other, _)) = named[..index].iter().find(|(_, earlier)| earlier == public) {
+                let at = At::place("contract /keys");
+                sink.rejected(at, format!("{other} and {role} have one key"), "a key for each role", public);
+            }
+        }
+        if keys.witness_quorum as usize > keys.witnesses.len() {
+            let at = At::place("contract /keys/witness_quorum");
+            sink.rejected(
+                at,
+                "the quorum cannot be reached",
+                format!("at most {}", keys.witnesses.len()),
+                keys.witness_quorum,
+            );
+        }
+        Outcome::Checked(named.len() as u64)
+    })
+}

@@ -1,0 +1,24 @@
+//! `GL7xx`: claims and their limits, authority, keys, what a reader should know.
+
+mod authority_grant;
+mod envelope;
+mod faults;
+mod independence;
+mod interventions;
+mod keys;
+mod nonclaims;
+mod sealed_set;
+
+use crate::rule::Rule;
+
+/// Rules of this group in the order of their codes.
+pub(crate) static RULES: &[&dyn Rule] = &[
+    &nonclaims::Nonclaims,
+    &authority_grant::AuthorityGrant,
+    &keys::KeysRule,
+    &independence::IndependenceRule,
+    &sealed_set::SealedSet,
+    &envelope::Envelope,
+    &faults::Faults,
+    &interventions::Interventions,
+];

@@ -1,0 +1,86 @@
+//! State is saved when the contract says, and at no other step.
+
+use std::collections::BTreeSet;
+
+use schemas::body::Body;
+use schemas::contract::Contract;
+use schemas::entry::Entry;
+use schemas::report::Route;
+
+use crate::derive::steps;
+use crate::evidence::Evidence;
+use crate::frozen::Frozen;
+use crate::rule::{At, Check, Outcome, Sink};
+use crate::rules::common::{Checkpoints, LastStep, declare_rule};
+
+declare_rule!(
+    /// `GL601`.
+    CheckpointSchedule,
+    {
+        code: "GL601",
+        name: "checkpoint-schedule",
+        what: "A validated checkpoint exists for step 0, every multiple of the contract's interval and the last step, and none is \
+               requested at another step.",
+        why: "A missing checkpoint removes a candidate and a point of comparison; an additional one widens the choice.",
+        remedy: "None for a finished run. Save at the contract's steps only, also when a signal ends an attempt.",
+        reference: "docs/FORMAT.md, \"Evaluation, checkpoint and candidate steps\"; schemas::contract::CheckpointPolicy",
+        gate: Route::RequestStateInventory,
+    }
+);
+
+/// Missing steps that are named; further ones are counted by the first of them.
+const MAX_MISSING: usize = 20;
+
+struct Schedule<'a> {
+    checkpoints: Checkpoints,
+    contract: &'a Contract,
+    last: LastStep,
+    /// Requests at steps that only the last step could justify.
+    unscheduled: Vec<(u64, u64)>,
+}
+
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Schedule {
+        checkpoints: Checkpoints::default(),
+        contract: &frozen.contract,
+        last: LastStep::default(),
+        unscheduled: Vec::new(),
+    })
+}
+
+impl Check for Schedule<'_> {
+    fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+        if let Body::CheckpointRequested(halves) = &entry.body
+            && !steps::is_due(halves.det.step, self.contract.checkpoints.every_steps, u64::MAX)
+        {
+            self.unscheduled.push((entry.index, halves.det.step));
+        }
+        self.checkpoints.entry(entry);
+        self.last.entry(entry);
+    }
+
+    fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
+        let (last_step, every_steps) = (self.last.step(), self.contract.checkpoints.every_steps);
+        let is_over = self.last.is_over;
+        for (index, step) in self.unscheduled.iter().filter(|(_, step)| !(is_over && *step == last_step)) {
+            // Of an unfinished run this may be the last step.
+            if is_over || *step != last_step {
+                let message = format!("a checkpoint is taken at step {step}, which is not due");
+                let expected = format!("step 0, multiples of {every_steps}, the last step");
+                sink.rejected(At::entry(*index, "/body/det/step"), message, expected, step);
+            }
+        }
+        let all = self.checkpoints.all.values();
+        let validated: BTreeSet<u64> = all
+            .filter(|checkpoint| checkpoint.validated.is_some())
+            .map(|checkpoint| checkpoint.step)
+            .collect();
+        let due = (0..=last_step).step_by(usize::try_from(every_steps.max(1)).unwrap_or(usize::MAX));
+        let due = due.filter(|step| is_over || *step < last_step).chain(is_over.then_some(last_step));
+        for step in due.filter(|step| !validated.contains(step)).take(MAX_MISSING) {
+            let message = format!("no validated checkpoint of step {step}");
+            sink.rejected(At::place("ledger"), message, "checkpoint.validated", "no such entry");
+        }
+        Outcome::Checked(validated.len() as u64)
+    }
+}

@@ -1,0 +1,186 @@
+//! A checkpoint goes through its stages in order.
+
+use std::collections::BTreeMap;
+
+use schemas::body::{Body, CheckpointStage};
+use schemas::entry::Entry;
+use schemas::ids::{AttemptId, CheckpointId};
+use schemas::report::Route;
+
+use crate::evidence::Evidence;
+use crate::frozen::Frozen;
+use crate::rule::{At, Check, Outcome, Sink};
+use crate::rules::common::{LastStep, declare_rule};
+
+declare_rule!(
+    /// `GL602`.
+    CheckpointStages,
+    {
+        code: "GL602",
+        name: "checkpoint-stages",
+        what: "Every checkpoint is requested, staged, durably committed, validated and possibly resume-qualified, in this order, \
+               each once, at one step; nothing is said of one after it failed or was quarantined; its identifier is that of its \
+               step and attempt.",
+        why: "The intent is durable before the effect, and a state counts only once it was read back: a stage out of order says \
+              that bytes were relied on before they were safe.",
+        remedy: "None for a finished run. Record stages through the checkpoint writer, which follows each with its own flush.",
+        reference: "DESIGN.md, \"Training state\"; docs/FORMAT.md, \"Checkpoint\"",
+        gate: Route::RejectTornCheckpoint,
+    }
+);
+
+struct Known {
+    attempt: Option<AttemptId>,
+    index: u64,
+    is_dead: bool,
+    stage: CheckpointStage,
+    step: u64,
+}
+
+#[derive(Default)]
+struct Stages {
+    all: BTreeMap<CheckpointId, Known>,
+    last: LastStep,
+    last_attempt: Option<AttemptId>,
+}
+
+fn open(_: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Stages::default())
+}
+
+impl Stages {
+    fn request(&mut self, entry: &Entry, id: &CheckpointId, step: u64, sink: &mut Sink) {
+        let at = |pointer: &str| At::entry(entry.index, pointer);
+        let expected = format!("s{step:08}-a{}", entry.header.attempt.map_or(0, |attempt| attempt.0));
+        let suffix = id.as_str().strip_prefix(&expected);
+        let is_again = |suffix: &str| suffix.strip_prefix('-').is_some_and(|n| n.parse::<u32>().is_ok());
+        if !suffix.is_some_and(|suffix| suffix.is_empty() || is_again(suffix)) {
+            sink.rejected(at("/body/obs/checkpoint"), "the checkpoint is named otherwise", expected, id);
+        }
+        let known = Known {
+            attempt: entry.header.attempt,
+            index: entry.index,
+            is_dead: false,
+            stage: CheckpointStage::Requested,
+            step,
+        };
+        if self.all.insert(id.clone(), known).is_some() {
+            sink.rejected(
+                at("/body/obs/checkpoint"),
+                "a checkpoint is requested twice",
+                "a name of its own",
+                id,
+            );
+        }
+    }
+
+    fn reach(
+        &mut self,
+        entry: &Entry,
+        id: &CheckpointId,
+        step: u64,
+        stage: CheckpointStage,
+        sink: &mut Sink,
+    ) {
+        let at = |pointer: &str| At::entry(entry.index, pointer);
+        let Some(known) = self.all.get_mut(id) else {
+            sink.rejected(
+                at("/body/obs/checkpoint"),
+                "the checkpoint was not requested",
+                "checkpoint.requested",
+                id,
+            );
+            return;
+        };
+        let before = match stage {
+            CheckpointStage::Requested | CheckpointStage::Staged => CheckpointStage::Requested,
+            CheckpointStage::DurablyCommitted => CheckpointStage::Staged,
+            CheckpointStage::Validated => CheckpointStage::DurablyCommitted,
+            CheckpointStage::ResumeQualified => CheckpointStage::Validated,
+        };
+        // A checkpoint may be qualified more than once, by several probes.
+        let is_again = stage == CheckpointStage::ResumeQualified && known.stage == stage;
+        if known.stage != before && !is_again {
+            let message = format!("{id} reaches a stage out of order");
+            sink.rejected(
+                at("/kind"),
+                message,
+                format!("{before:?} before"),
+                format!("{:?} before", known.stage),
+            );
+        }
+        if known.is_dead {
+            sink.rejected(
+                at("/kind"),
+                format!("{id} goes on after it was given up"),
+                "nothing",
+                format!("{stage:?}"),
+            );
+        }
+        if known.step != step {
+            sink.rejected(at("/body/det/step"), format!("{id} changes its step"), known.step, step);
+        }
+        known.stage = known.stage.max(stage);
+    }
+
+    fn give_up(&mut self, entry: &Entry, id: &CheckpointId, sink: &mut Sink) {
+        match self.all.get_mut(id) {
+            Some(known) => known.is_dead = true,
+            None => {
+                let at = At::entry(entry.index, "/body/obs/checkpoint");
+                sink.rejected(at, "the checkpoint was not requested", "checkpoint.requested", id);
+            }
+        }
+    }
+}
+
+impl Check for Stages {
+    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
+        use CheckpointStage as Stage;
+        match &entry.body {
+            Body::CheckpointRequested(h) => self.request(entry, &h.obs.checkpoint, h.det.step, sink),
+            Body::CheckpointStaged(h) => {
+                self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::Staged, sink)
+            }
+            Body::CheckpointDurablyCommitted(h) => {
+                self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::DurablyCommitted, sink);
+            }
+            Body::CheckpointValidated(h) => {
+                self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::Validated, sink)
+            }
+            Body::CheckpointResumeQualified(h) => {
+                self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::ResumeQualified, sink);
+            }
+            Body::CheckpointFailed(h) | Body::CheckpointQuarantined(h) => {
+                self.give_up(entry, &h.obs.checkpoint, sink);
+            }
+            Body::CheckpointRetired(h) => self.give_up(entry, &h.obs.checkpoint, sink),
+            Body::AttemptStart(h) => self.last_attempt = Some(h.det.attempt),
+            _ => {}
+        }
+        self.last.entry(entry);
+    }
+
+    fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
+        for (id, known) in &self.all {
+            let is_torn = known.stage < CheckpointStage::Validated && !known.is_dead;
+            if !is_torn {
+                continue;
+            }
+            let at = At::entry(known.index, "");
+            if known.attempt == self.last_attempt && self.last.is_over {
+                let actual = format!("{:?}", known.stage);
+                sink.rejected(
+                    at,
+                    format!("{id} was left unfinished by the attempt that ended the run"),
+                    "Validated",
+                    actual,
+                );
+            } else {
+                let message = format!("{id} was left unfinished by an attempt that stopped");
+                sink.note(at, message, "Validated", format!("{:?}", known.stage));
+            }
+        }
+        Outcome::Checked(self.all.len() as u64)
+    }
+}

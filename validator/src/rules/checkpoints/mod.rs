@@ -1,0 +1,26 @@
+//! `GL6xx`: when state is saved, in which stages, and whether it is all there.
+
+mod captured_classes;
+mod checkpoint_anomalies;
+mod checkpoint_schedule;
+mod checkpoint_stages;
+mod checkpoint_tensors;
+mod derived_state;
+mod state_cadence;
+mod state_digests;
+mod state_inventory;
+
+use crate::rule::Rule;
+
+/// Rules of this group in the order of their codes.
+pub(crate) static RULES: &[&dyn Rule] = &[
+    &checkpoint_schedule::CheckpointSchedule,
+    &checkpoint_stages::CheckpointStages,
+    &state_inventory::StateInventory,
+    &captured_classes::CapturedClasses,
+    &checkpoint_tensors::CheckpointTensors,
+    &state_digests::StateDigests,
+    &derived_state::DerivedState,
+    &state_cadence::StateCadence,
+    &checkpoint_anomalies::CheckpointAnomalies,
+];

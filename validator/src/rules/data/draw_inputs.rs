@@ -1,0 +1,227 @@
+//! What was fed to the model are the bytes of the frozen shards.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use schemas::body::Body;
+use schemas::data::{DataManifest, ExampleRecord};
+use schemas::digest::encode_hex;
+use schemas::entry::Entry;
+use schemas::report::Route;
+
+use crate::derive::batch;
+use crate::derive::order::{Order, UPDATE_STREAM};
+use crate::evidence::{Evidence, FileError, describe};
+use crate::frozen::{ExampleTable, Frozen};
+use crate::rule::{At, Check, Outcome, Sink, unavailable};
+use crate::rules::common::{Rewindable, beside, declare_rule};
+
+declare_rule!(
+    /// `GL304`.
+    DrawInputs,
+    {
+        code: "GL304",
+        name: "draw-inputs",
+        what: "The digest of what entered the model at every update, taken by the trainer from its tensors, is the digest of the \
+               drawn windows of the data shards.",
+        why: "Ids show which examples were announced; only the inputs show that their text is what was trained on.",
+        remedy: "Place the data shards beside the manifest to let this rule run. A difference needs a new run.",
+        reference: "schemas::body::Draw; docs/FORMAT.md, \"Examples\"",
+        gate: Route::RejectFrozenInputs,
+    }
+);
+
+/// Steps whose digests are kept one by one, so that a difference can be placed;
+/// beyond it only a running hash between saved steps is kept, so that memory
+/// does not grow with the steps.
+const MAX_LISTED_STEPS: usize = 1 << 16;
+
+/// Consecutive steps of the logical run.
+#[derive(Clone)]
+struct Span {
+    first_step: u64,
+    last_step: u64,
+    listed: Vec<(u64, [u8; 32])>,
+    rolling: blake3::Hasher,
+}
+
+impl Span {
+    fn new(after_step: u64) -> Self {
+        Self {
+            first_step: after_step.saturating_add(1),
+            last_step: after_step,
+            listed: Vec::new(),
+            rolling: blake3::Hasher::new(),
+        }
+    }
+}
+
+struct Inputs<'a> {
+    data: &'a DataManifest,
+    frozen: &'a Frozen,
+    table: &'a ExampleTable,
+    /// Closed spans of the logical run, and the open one.
+    spans: Vec<Span>,
+    is_contiguous: bool,
+    closed: Rewindable<usize>,
+    num_listed: usize,
+}
+
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    match (&frozen.train_examples, &frozen.data) {
+        (Ok(table), Ok(data)) => Box::new(Inputs {
+            data,
+            frozen,
+            table,
+            spans: vec![Span::new(0)],
+            is_contiguous: true,
+            closed: Rewindable::new(0),
+            num_listed: 0,
+        }),
+        (Err(reason), _) => unavailable(format!("the train example table: {reason}")),
+        (_, Err(reason)) => unavailable(format!("the data manifest: {reason}")),
+    }
+}
+
+impl Inputs<'_> {
+    fn record(&mut self, entry: &Entry, inputs: [u8; 32]) {
+        let step = entry.header.step.unwrap_or(0);
+        let Some(span) = self.spans.last_mut() else { return };
+        if step != span.last_step.saturating_add(1) {
+            self.is_contiguous = false;
+            return;
+        }
+        span.last_step = step;
+        span.rolling.update(&inputs);
+        if self.num_listed < MAX_LISTED_STEPS {
+            span.listed.push((entry.index, inputs));
+            self.num_listed += 1;
+        }
+    }
+
+    /// The digest that a step must have; errors in words.
+    fn expected(&self, files: &mut ShardFiles<'_>, order: &mut Order, step: u64) -> Result<[u8; 32], String> {
+        let global = u64::from(self.frozen.contract.batch.global_examples);
+        let first =
+            batch::first_position(&self.frozen.contract.batch, step).ok_or("the position leaves 64 bits")?;
+        let mut hasher = blake3::Hasher::new();
+        for position in first..first.saturating_add(global) {
+            let record = order.global(position).and_then(|index| self.table.get(index));
+            let record = record.ok_or("the example table is empty")?;
+            files.feed(&record, self.data, &mut hasher)?;
+        }
+        Ok(*hasher.finalize().as_bytes())
+    }
+
+    fn compare(
+        &self,
+        span: &Span,
+        files: &mut ShardFiles<'_>,
+        order: &mut Order,
+        sink: &mut Sink,
+    ) -> Result<(), String> {
+        let mut rolling = blake3::Hasher::new();
+        let errors = sink.num_errors();
+        for step in span.first_step..=span.last_step {
+            let expected = self.expected(files, order, step)?;
+            rolling.update(&expected);
+            let listed = usize::try_from(step - span.first_step).ok().and_then(|at| span.listed.get(at));
+            if let Some((index, actual)) = listed
+                && *actual != expected
+            {
+                let at = At::entry(*index, "/body/det/draws/0/inputs");
+                let message = format!("step {step} was fed other bytes than its examples have");
+                sink.rejected(at, message, encode_hex(&expected), encode_hex(actual));
+            }
+        }
+        if rolling.finalize() != span.rolling.finalize() && sink.num_errors() == errors {
+            let message = format!("steps {} to {} were fed other bytes", span.first_step, span.last_step);
+            let (expected, actual) = (rolling.finalize().to_hex(), span.rolling.finalize().to_hex());
+            sink.rejected(At::place("ledger"), message, expected, actual);
+        }
+        Ok(())
+    }
+}
+
+impl Check for Inputs<'_> {
+    fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+        match &entry.body {
+            Body::Step(halves) => {
+                let inputs = halves.det.draws.first().map_or([0; 32], |draw| draw.inputs.bytes);
+                self.record(entry, inputs);
+            }
+            Body::CheckpointDurablyCommitted(halves) => {
+                self.closed.now = self.spans.len();
+                self.spans.push(Span::new(halves.det.step));
+            }
+            _ => {}
+        }
+        self.closed.entry(entry);
+        if let Body::AttemptStart(halves) = &entry.body {
+            self.spans.truncate(self.closed.now);
+            self.spans.push(Span::new(halves.det.from_step));
+            self.num_listed = self.spans.iter().map(|span| span.listed.len()).sum();
+        }
+    }
+
+    fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
+        if !self.is_contiguous {
+            return Outcome::NotEvaluated(
+                "steps are not contiguous, so no step's inputs can be told".to_owned(),
+            );
+        }
+        let contract = &self.frozen.contract;
+        let mut files = ShardFiles { evidence, manifest: &contract.data.manifest.path, open: Vec::new() };
+        let mut order = Order::new(UPDATE_STREAM, contract.seeds.data_order.0, self.table.num_examples());
+        let mut num_steps = 0;
+        for span in &self.spans {
+            if let Err(reason) = self.compare(span, &mut files, &mut order, sink) {
+                return Outcome::NotEvaluated(reason);
+            }
+            num_steps += span.last_step.saturating_add(1).saturating_sub(span.first_step);
+        }
+        Outcome::Checked(num_steps)
+    }
+}
+
+/// Data shards, opened once each.
+struct ShardFiles<'a> {
+    evidence: &'a Evidence,
+    manifest: &'a str,
+    open: Vec<(u32, File)>,
+}
+
+impl ShardFiles<'_> {
+    /// Hashes what an example feeds: its number of bytes and the bytes.
+    fn feed(
+        &mut self,
+        record: &ExampleRecord,
+        data: &DataManifest,
+        hasher: &mut blake3::Hasher,
+    ) -> Result<(), String> {
+        let shard = usize::try_from(record.shard).ok().and_then(|at| data.shards.get(at));
+        let shard = shard.ok_or_else(|| {
+            format!("the example table names shard {} of {}", record.shard, data.shards.len())
+        })?;
+        let num_bytes = u64::from(record.num_targets) + 1;
+        if record.offset.checked_add(num_bytes).is_none_or(|end| end > shard.num_bytes) {
+            return Err(format!("the example table covers bytes beyond the end of {}", shard.path));
+        }
+        let path = beside(self.manifest, &shard.path);
+        let file = match self.open.iter().position(|(index, _)| *index == record.shard) {
+            Some(at) => &mut self.open[at].1,
+            None => {
+                let file = self.evidence.open(&path).map_err(|error: FileError| describe(&error))?;
+                self.open.push((record.shard, file));
+                let last = self.open.len() - 1;
+                &mut self.open[last].1
+            }
+        };
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(record.offset)).map_err(|error| format!("{path}: {error}"))?;
+        file.take(num_bytes).read_to_end(&mut bytes).map_err(|error| format!("{path}: {error}"))?;
+        hasher.update(&(record.num_targets + 1).to_le_bytes());
+        hasher.update(&bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! All candidates are still there, as Hugging Face tools load them.
+
+use schemas::contract::Architecture;
+use schemas::digest::Digest;
+use schemas::entry::Entry;
+use schemas::report::Route;
+use schemas::state::StateClass;
+
+use super::candidates::{Admitted, Candidates};
+use crate::derive::configuration;
+use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
+use crate::frozen::Frozen;
+use crate::rule::{At, Check, Outcome, Sink};
+use crate::rules::common::{Committed, declare_rule, or_null};
+use crate::rules::updates::tensors::{self, MODEL_FILE};
+
+declare_rule!(
+    /// `GL506`.
+    CandidateRetained,
+    {
+        code: "GL506",
+        name: "candidate-retained",
+        what: "The checkpoint of every candidate still has its weights file, of the recorded digest and size, and a config.json \
+               that is byte for byte what the architecture gives; none was retired.",
+        why: "A selection can be checked only while the losers exist; a false configuration turns the same weights into another \
+              function.",
+        remedy: "Restore the candidate's folder from the store. Candidates may not be pruned while the retention period lasts.",
+        reference: "docs/FORMAT.md, \"Checkpoint\" and \"Configuration\"; schemas::contract::Retention",
+        gate: Route::RejectSelectionLeakage,
+    }
+);
+
+struct Retained<'a> {
+    candidates: Candidates<'a>,
+}
+
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Retained { candidates: Candidates::new(&frozen.contract) })
+}
+
+impl Retained<'_> {
+    fn inspect(&self, admitted: &Admitted, committed: &Committed, evidence: &Evidence, sink: &mut Sink) {
+        let at = |pointer: &str| At::entry(admitted.index, pointer);
+        let manifest = match tensors::manifest(evidence, committed) {
+            Ok(manifest) => manifest,
+            Err(reason) => {
+                sink.rejected(at(""), "the candidate's manifest is gone", "its manifest", reason);
+                return;
+            }
+        };
+        let model = tensors::shard(&manifest, StateClass::Model, MODEL_FILE);
+        if model.map(|shard| shard.digest) != Some(admitted.det.model) {
+            let listed = or_null(model.map(|shard| shard.digest));
+            sink.rejected(
+                at("/body/det/model"),
+                "the manifest lists another model",
+                admitted.det.model,
+                listed,
+            );
+        }
+        let path = format!("{}/{MODEL_FILE}", committed.path);
+        let size = evidence.open(&path).and_then(|file| {
+            file.metadata()
+                .map_err(|source| FileError::Io { path: path.clone(), source })
+                .map(|metadata| metadata.len())
+        });
+        match size {
+            Ok(size) if model.is_none_or(|shard| shard.num_bytes == size) => {}
+            Ok(size) => {
+                let expected = or_null(model.map(|shard| shard.num_bytes));
+                sink.rejected(At::place(&path), "the candidate's weights have another size", expected, size);
+            }
+            Err(error) => {
+                sink.rejected(
+                    At::place(&path),
+                    "the candidate's weights are gone",
+                    "the file",
+                    describe(&error),
+                );
+            }
+        }
+        self.configuration(admitted, committed, evidence, sink);
+    }
+
+    fn configuration(
+        &self,
+        admitted: &Admitted,
+        committed: &Committed,
+        evidence: &Evidence,
+        sink: &mut Sink,
+    ) {
+        let Architecture::LlamaDecoder(shape) = &self.candidates.contract.architecture;
+        let Ok(expected) = configuration::config_json(shape) else { return };
+        let expected_digest = Digest::blake3(*blake3::hash(&expected).as_bytes());
+        if admitted.det.config != expected_digest {
+            let at = At::entry(admitted.index, "/body/det/config");
+            sink.rejected(
+                at,
+                "the configuration is not the architecture's",
+                expected_digest,
+                admitted.det.config,
+            );
+        }
+        let path = format!("{}/config.json", committed.path);
+        match evidence.read(&path, MAX_DOCUMENT_BYTES) {
+            Ok(actual) if actual == expected => {}
+            Ok(actual) => {
+                let (expected, actual) =
+                    (String::from_utf8_lossy(&expected), String::from_utf8_lossy(&actual));
+                let cut: String = actual.chars().take(600).collect();
+                sink.rejected(At::place(&path), "the configuration is not the architecture's", expected, cut);
+            }
+            Err(error) => {
+                sink.rejected(
+                    At::place(&path),
+                    "the candidate's configuration is gone",
+                    "the file",
+                    describe(&error),
+                );
+            }
+        }
+    }
+}
+
+impl Check for Retained<'_> {
+    fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+        self.candidates.entry(entry);
+    }
+
+    fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
+        for admitted in self.candidates.admitted.values() {
+            let Some(checkpoint) = self.candidates.checkpoints.all.get(&admitted.obs.checkpoint) else {
+                continue;
+            };
+            if checkpoint.is_retired {
+                let message = "a candidate's checkpoint was retired";
+                sink.rejected(
+                    At::entry(admitted.index, ""),
+                    message,
+                    "every candidate retained",
+                    &admitted.obs.checkpoint,
+                );
+            } else if let Some(committed) = &checkpoint.committed {
+                self.inspect(admitted, committed, evidence, sink);
+            }
+        }
+        Outcome::Checked(self.candidates.admitted.len() as u64)
+    }
+}

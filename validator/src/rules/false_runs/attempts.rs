@@ -1,0 +1,212 @@
+//! False runs for `GL2xx`.
+
+use schemas::body::{AttemptReason, Body, Kind, Outcome};
+use schemas::contract::StoppingRule;
+use schemas::digest::Digest;
+use schemas::ids::{AttemptId, SegmentId};
+use schemas::number::Float;
+
+use super::{Mutation, changed, error};
+use crate::fixture::{Fixture, RunBuilder};
+
+/// A run with two attempts, the first of which vanished.
+fn crashed(change: impl FnOnce(&mut Fixture)) -> Fixture {
+    let mut fixture = RunBuilder::new().crash_after_step(6).build();
+    change(&mut fixture);
+    fixture
+}
+
+/// A run that ends because its values stop improving enough.
+pub(super) fn with_patience() -> Fixture {
+    let stopping =
+        StoppingRule::Patience { max_step: 40, min_delta: 0.3, patience: 2, stream: "val".to_owned() };
+    RunBuilder::new()
+        .contract(|contract| {
+            contract.stopping = stopping;
+            contract.budget.max_steps = 40;
+        })
+        .build()
+}
+
+macro_rules! body {
+    ($fixture:expr, $kind:ident, $n:expr, |$halves:ident| $change:expr) => {
+        $fixture.change(Kind::$kind, $n, |entry| {
+            if let Body::$kind($halves) = &mut entry.body {
+                $change;
+            }
+        })
+    };
+}
+pub(super) use body;
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    error("GL201", "a run without an end", || changed(|f| f.drop_where(|e| e.body.kind() == Kind::RunEnd))),
+    error("GL201", "a run without a start", || {
+        changed(|f| f.drop_where(|e| e.body.kind() == Kind::RunStart))
+    }),
+    error("GL201", "a run of another contract", || {
+        changed(|f| body!(f, RunStart, 0, |h| h.det.contract = Digest::sha256([1; 32])))
+    }),
+    error("GL201", "a step after the end", || {
+        changed(|f| {
+            let step = f.entries.iter().find(|e| e.body.kind() == Kind::Step).cloned().expect("a step");
+            f.entries.push(step);
+            f.renumber();
+        })
+    }),
+    error("GL202", "a vanished attempt that nobody reported", || {
+        crashed(|f| f.drop_where(|e| e.body.kind() == Kind::FaultObserved))
+    }),
+    error("GL202", "a vanished attempt that nobody recovered from", || {
+        crashed(|f| f.drop_where(|e| e.body.kind() == Kind::FaultRecovered))
+    }),
+    error("GL202", "a missing attempt", || {
+        crashed(|f| {
+            f.drop_where(|e| {
+                e.header.attempt == Some(AttemptId(1))
+                    || matches!(e.body.kind(), Kind::FaultObserved | Kind::FaultRecovered)
+            });
+        })
+    }),
+    error("GL202", "a false last step of a vanished attempt", || {
+        crashed(|f| body!(f, FaultObserved, 0, |h| h.det.last_step = 4))
+    }),
+    error("GL202", "an attempt without an end", || {
+        changed(|f| f.drop_where(|e| e.body.kind() == Kind::AttemptEnd))
+    }),
+    error("GL202", "progress of an attempt that is over", || {
+        crashed(|f| f.change(Kind::Step, 7, |entry| entry.header.attempt = Some(AttemptId(1))))
+    }),
+    error("GL203", "a resume from an older checkpoint", || {
+        crashed(|f| {
+            let first = f.entries.iter().find_map(|e| match &e.body {
+                Body::CheckpointDurablyCommitted(h) => Some((h.obs.checkpoint.clone(), h.obs.manifest)),
+                _ => None,
+            });
+            let (checkpoint, manifest) = first.expect("a checkpoint of step 0");
+            body!(f, AttemptStart, 1, |h| {
+                let point = h.det.resumed_from.as_mut().expect("it resumes");
+                (point.checkpoint, point.manifest, point.step, h.det.from_step) =
+                    (checkpoint, manifest, 0, 0);
+            });
+        })
+    }),
+    error("GL203", "a resume from a checkpoint that was not validated", || {
+        crashed(|f| f.drop_where(|e| e.body.kind() == Kind::CheckpointValidated && e.header.step == Some(4)))
+    }),
+    error("GL203", "a resume from other bytes", || {
+        crashed(|f| {
+            body!(f, AttemptStart, 1, |h| {
+                h.det.resumed_from.as_mut().expect("it resumes").manifest = Digest::blake3([3; 32]);
+            });
+        })
+    }),
+    error("GL203", "a restart although there is a checkpoint", || {
+        crashed(|f| body!(f, AttemptStart, 1, |h| h.det.reason = AttemptReason::Restart))
+    }),
+    error("GL204", "a missing step", || {
+        changed(|f| f.drop_where(|e| e.body.kind() == Kind::Step && e.header.step == Some(3)))
+    }),
+    error("GL204", "a repeated step", || {
+        changed(|f| f.repeat_where(|e| e.body.kind() == Kind::Step && e.header.step == Some(3)))
+    }),
+    error("GL204", "a false number of lost steps", || {
+        crashed(|f| body!(f, FaultRecovered, 0, |h| h.det.num_steps_lost = 0))
+    }),
+    error("GL204", "a recovery from another step", || {
+        crashed(|f| body!(f, FaultRecovered, 0, |h| h.det.from_step = 3))
+    }),
+    error("GL204", "an attempt that begins beyond what was reached", || {
+        crashed(|f| body!(f, AttemptStart, 1, |h| h.det.from_step = 7))
+    }),
+    error("GL204", "an evaluation at another step", || {
+        changed(|f| f.change(Kind::Eval, 1, |entry| entry.header.step = Some(5)))
+    }),
+    error("GL205", "a step that gives another loss the second time", || {
+        crashed(|f| {
+            // Steps 5 and 6 are executed twice; the second 6 is the eighth step.
+            body!(f, Step, 7, |h| {
+                if let schemas::body::Credit::Backpropagation { loss, .. } = &mut h.det.credit {
+                    *loss = Float(5.25);
+                }
+            });
+        })
+    }),
+    error("GL206", "another binary", || {
+        changed(|f| body!(f, AttemptStart, 0, |h| h.det.code.digest = Digest::sha256([8; 32])))
+    }),
+    error("GL206", "another compiler", || {
+        changed(|f| body!(f, AttemptStart, 0, |h| h.obs.environment.rustc.push('x')))
+    }),
+    error("GL207", "instrumentation", || {
+        changed(|f| body!(f, AttemptStart, 0, |h| h.obs.plan.instrumentation.push("failpoints".to_owned())))
+    }),
+    error("GL207", "other CPU features", || {
+        changed(|f| body!(f, AttemptStart, 0, |h| h.obs.plan.compiler.cpu_features.clear()))
+    }),
+    error("GL207", "another number of threads", || {
+        crashed(|f| body!(f, AttemptStart, 1, |h| h.obs.plan.num_threads += 1))
+    }),
+    error("GL208", "a segment of another identity", || {
+        changed(|f| body!(f, SegmentStart, 0, |h| h.det.identity = Digest::sha256([1; 32])))
+    }),
+    error("GL208", "a step of another segment", || {
+        changed(|f| f.change(Kind::Step, 2, |entry| entry.header.segment = Some(SegmentId(2))))
+    }),
+    error("GL208", "no segment", || changed(|f| f.drop_where(|e| e.body.kind() == Kind::SegmentStart))),
+    error("GL209", "an end before the rule", || {
+        changed(|f| f.frozen.contract.stopping = StoppingRule::AtStep { step: 9 })
+    }),
+    error("GL209", "a step beyond the rule", || {
+        changed(|f| f.frozen.contract.stopping = StoppingRule::AtStep { step: 7 })
+    }),
+    error("GL209", "an end that is no completion", || {
+        changed(|f| body!(f, RunEnd, 0, |h| h.det.outcome = Outcome::Failed))
+    }),
+    error("GL209", "patience that had ended before", || {
+        let mut fixture = with_patience();
+        fixture.frozen.contract.stopping =
+            StoppingRule::Patience { max_step: 40, min_delta: 0.2, patience: 1, stream: "val".to_owned() };
+        fixture
+    }),
+    error("GL210", "more attempts than the budget", || {
+        crashed(|f| f.frozen.contract.budget.max_attempts = 1)
+    }),
+    error("GL210", "more steps than the budget", || changed(|f| f.frozen.contract.budget.max_steps = 7)),
+    error("GL210", "more tokens than the budget", || {
+        changed(|f| f.frozen.contract.budget.max_tokens = Some(100))
+    }),
+    error("GL210", "more time than the budget", || {
+        changed(|f| {
+            f.frozen.contract.budget.max_wall_s = Some(1);
+            for (at, entry) in (0u64..).zip(&mut f.entries) {
+                entry.time_us += at * 1_000_000;
+            }
+        })
+    }),
+    error("GL210", "a budget that was not exhausted", || {
+        changed(|f| {
+            f.frozen.contract.budget.max_steps = 20;
+            body!(f, RunEnd, 0, |h| h.det.outcome = Outcome::BudgetExhausted);
+        })
+    }),
+    error("GL211", "a token counter that does not add up", || {
+        changed(|f| body!(f, Step, 4, |h| h.det.counters.tokens += 1))
+    }),
+    error("GL211", "an attempt that is not counted", || {
+        crashed(|f| body!(f, RunEnd, 0, |h| h.obs.num_attempts = 1))
+    }),
+    error("GL211", "an incomplete attempt that is not counted", || {
+        crashed(|f| body!(f, RunEnd, 0, |h| h.obs.num_attempts_incomplete = 0))
+    }),
+    error("GL211", "another last step", || changed(|f| body!(f, RunEnd, 0, |h| h.det.last_step = 7))),
+    error("GL212", "repeated steps left out of the cost", || {
+        crashed(|f| body!(f, RunEnd, 0, |h| h.obs.cost.num_steps_executed = 8))
+    }),
+    error("GL212", "the vanished attempt left out of the cost", || {
+        crashed(|f| body!(f, RunEnd, 0, |h| h.obs.cost.wall_us -= 1))
+    }),
+    error("GL212", "recording that takes longer than the attempt", || {
+        changed(|f| body!(f, AttemptEnd, 0, |h| h.obs.cost.recording_us = h.obs.cost.wall_us + 1))
+    }),
+];

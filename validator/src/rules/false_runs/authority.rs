@@ -1,0 +1,101 @@
+//! False runs for `GL7xx`.
+
+use schemas::body::{AmendmentDet, AnomalyDet, AnomalyObs, Body, FaultInjectedDet, Halves, Kind, Nothing};
+use schemas::contract::{FaultKind, PlannedFault, Recovery};
+use schemas::data::Split;
+use schemas::number::DecimalU64;
+
+use super::attempts::body;
+use super::{Mutation, changed, error, note, warning};
+use crate::fixture::{Fixture, RunBuilder};
+
+/// Appends an entry before the run's end.
+fn insert(fixture: &mut Fixture, body: Body) {
+    let at = fixture.entries.iter().position(|e| e.body.kind() == Kind::AttemptEnd).expect("an end");
+    let mut entry = fixture.entries[at].clone();
+    entry.body = body;
+    fixture.entries.insert(at, entry);
+    fixture.renumber();
+}
+
+fn injected() -> Body {
+    let det =
+        FaultInjectedDet { fault: FaultKind::WorkerLoss, phase: "before_forward".to_owned(), plan_index: 0 };
+    Body::FaultInjected(Box::new(Halves { det, obs: Nothing {} }))
+}
+
+fn planned() -> PlannedFault {
+    PlannedFault {
+        fault: FaultKind::WorkerLoss,
+        phase: "before_forward".to_owned(),
+        seed: DecimalU64(1),
+        step: 3,
+        worker: None,
+    }
+}
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    error("GL701", "no nonclaims", || changed(|f| f.frozen.contract.nonclaims.clear())),
+    error("GL701", "a gap without an owner", || changed(|f| f.frozen.contract.residuals[0].owner.clear())),
+    error("GL701", "nothing is kept", || changed(|f| f.frozen.contract.retention.days = 0)),
+    error("GL702", "no non-authority", || {
+        changed(|f| f.frozen.contract.purpose.authority.non_authorities.clear())
+    }),
+    error("GL702", "a grant that had expired", || {
+        changed(|f| f.frozen.contract.purpose.authority.expires = Some("2026-01-01".to_owned()))
+    }),
+    error("GL702", "a grant of nobody", || {
+        changed(|f| f.frozen.contract.purpose.authority.granted_by = " ".to_owned())
+    }),
+    error("GL703", "one key in two roles", || {
+        changed(|f| f.frozen.contract.keys.qualifier.public = f.frozen.contract.keys.trainer.public.clone())
+    }),
+    error("GL703", "a quorum of nobody", || changed(|f| f.frozen.contract.keys.witness_quorum = 1)),
+    note("GL704", "keys of one host", || {
+        changed(|f| f.frozen.contract.keys.qualifier.host = f.frozen.contract.keys.trainer.host)
+    }),
+    note("GL704", "heads that only the operator keeps", || changed(|_| {})),
+    error("GL705", "an evaluation of the sealed set", || {
+        changed(|f| body!(f, Eval, 1, |h| h.det.split = Split::Qualification))
+    }),
+    error("GL705", "a set that is not sealed", || {
+        changed(|f| {
+            f.frozen.contract.qualification.sealed.digest = Some(f.frozen.contract.qualification.plaintext)
+        })
+    }),
+    warning("GL706", "more memory than expected", || {
+        changed(|f| f.frozen.contract.expected.memory_bytes = 1000)
+    }),
+    warning("GL706", "more traffic than expected", || {
+        changed(|f| body!(f, Step, 1, |h| h.obs.bytes_sent = 9))
+    }),
+    error("GL707", "a fault that is not planned", || changed(|f| insert(f, injected()))),
+    error("GL707", "a planned fault that did not act", || {
+        changed(|f| f.frozen.contract.faults.plan.push(planned()))
+    }),
+    error("GL707", "a planned fault that acted twice", || {
+        changed(|f| {
+            f.frozen.contract.faults.plan.push(planned());
+            insert(f, injected());
+            insert(f, injected());
+        })
+    }),
+    error("GL707", "a recovery that is refused", || {
+        let mut fixture = RunBuilder::new().crash_after_step(6).build();
+        fixture.frozen.contract.faults.recovery = Recovery::Refuse;
+        fixture
+    }),
+    warning("GL708", "an anomaly", || {
+        changed(|f| {
+            let det = AnomalyDet { name: "loss_not_finite".to_owned() };
+            let obs = AnomalyObs { description: "at step 3".to_owned() };
+            insert(f, Body::Anomaly(Box::new(Halves { det, obs })));
+        })
+    }),
+    error("GL708", "an amendment of the future", || {
+        changed(|f| {
+            let det = AmendmentDet { amends: 10_000, statement: "not so".to_owned() };
+            insert(f, Body::Amendment(Box::new(Halves { det, obs: Nothing {} })));
+        })
+    }),
+];

@@ -1,0 +1,179 @@
+//! False runs for `GL6xx`.
+
+use std::fs;
+
+use schemas::body::{Body, Kind};
+use schemas::contract::{MidAccumulation, StoppingRule};
+use schemas::digest::Digest;
+use schemas::ids::CheckpointId;
+use schemas::state::{CheckpointManifest, NotApplicableReason, StateClass, StateDigest};
+
+use super::attempts::body;
+use super::{Mutation, changed, error, warning};
+use crate::derive::state_json;
+use crate::fixture::{Fixture, RunBuilder, blake3_of, rewrite_manifest};
+
+/// Rewrites the manifest of the last checkpoint and its digest in the entry.
+fn with_manifest(change: impl FnOnce(&mut CheckpointManifest)) -> Fixture {
+    changed(|f| {
+        let digest = rewrite_manifest(f.folder.path(), "checkpoints/s00000008-a1", change);
+        body!(f, CheckpointDurablyCommitted, 2, |h| h.obs.manifest = digest);
+    })
+}
+
+/// Rewrites a JSON shard of the last checkpoint, with every digest above it.
+fn with_shard(class: StateClass, name: &str, text: &str) -> Fixture {
+    let (digest, num_bytes) = (blake3_of(text.as_bytes()), text.len() as u64);
+    let fixture = with_manifest(|manifest| {
+        let captured =
+            manifest.classes.iter_mut().find(|captured| captured.class == class).expect("captured");
+        let shard = captured.shards.iter_mut().find(|shard| shard.path == name).expect("listed");
+        (shard.digest, shard.num_bytes) = (digest, num_bytes);
+    });
+    fs::write(fixture.checkpoint("s00000008-a1").join(name), text).expect("writable");
+    fixture
+}
+
+/// A run whose steps carry state digests, every four steps.
+pub(super) fn with_cadence(change: impl FnOnce(&mut Fixture, &mut Vec<StateDigest>)) -> Fixture {
+    let mut fixture =
+        RunBuilder::new().contract(|contract| contract.state_digest_every_steps = Some(4)).build();
+    for step in [4, 8] {
+        let classes = fixture.entries.iter().find_map(|entry| match &entry.body {
+            Body::CheckpointDurablyCommitted(h) if h.det.step == step => Some(h.det.classes.clone()),
+            _ => None,
+        });
+        let at =
+            fixture.entries.iter().position(|e| e.body.kind() == Kind::Step && e.header.step == Some(step));
+        if let Body::Step(h) = &mut fixture.entries[at.expect("a step")].body {
+            h.det.state = classes;
+        }
+    }
+    let mut last = Vec::new();
+    body!(fixture, Step, 7, |h| last = h.det.state.clone().expect("just set"));
+    change(&mut fixture, &mut last);
+    body!(fixture, Step, 7, |h| h.det.state = Some(last));
+    fixture
+}
+
+fn set_reason(fixture: &mut Fixture, class: StateClass, reason: Option<NotApplicableReason>) {
+    let classes = &mut fixture.frozen.contract.state_classes;
+    classes.iter_mut().find(|declaration| declaration.class == class).expect("declared").not_applicable =
+        reason;
+}
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    error("GL601", "a missing checkpoint", || {
+        changed(|f| f.drop_where(|e| e.body.kind() == Kind::CheckpointValidated && e.header.step == Some(4)))
+    }),
+    error("GL601", "a checkpoint that is not due", || {
+        changed(|f| f.frozen.contract.checkpoints.every_steps = 8)
+    }),
+    error("GL602", "a checkpoint that was never staged", || {
+        changed(|f| f.drop_where(|e| e.body.kind() == Kind::CheckpointStaged && e.header.step == Some(4)))
+    }),
+    error("GL602", "an effect before its intent", || {
+        changed(|f| {
+            let at =
+                f.entries.iter().position(|e| e.body.kind() == Kind::CheckpointRequested).expect("requested");
+            f.entries.swap(at, at + 1);
+            f.renumber();
+        })
+    }),
+    error("GL602", "a checkpoint of another name", || {
+        changed(|f| body!(f, CheckpointRequested, 0, |h| h.obs.checkpoint = CheckpointId::from("best")))
+    }),
+    error("GL602", "a checkpoint that changes its step", || {
+        changed(|f| body!(f, CheckpointValidated, 1, |h| h.det.step = 5))
+    }),
+    error("GL603", "a required class that is absent", || {
+        changed(|f| f.frozen.contract.state_classes.retain(|d| d.class != StateClass::RngCpu))
+    }),
+    error("GL603", "a model that is left out", || {
+        changed(|f| set_reason(f, StateClass::Model, Some(NotApplicableReason::FunctionOfStep)))
+    }),
+    error("GL603", "a reason that does not hold", || {
+        changed(|f| f.frozen.contract.checkpoints.mid_accumulation = MidAccumulation::SaveGradients)
+    }),
+    error("GL603", "patience without its counter", || {
+        changed(|f| {
+            f.frozen.contract.state_classes.retain(|d| d.class != StateClass::SelectionState);
+            f.frozen.contract.stopping =
+                StoppingRule::Patience { max_step: 8, min_delta: 0.0, patience: 2, stream: "val".to_owned() };
+        })
+    }),
+    error("GL604", "a class of another step", || with_manifest(|manifest| manifest.classes[1].step = 7)),
+    error("GL604", "a class that was not saved", || {
+        with_manifest(|manifest| drop(manifest.classes.remove(6)))
+    }),
+    error("GL604", "a class without its file", || {
+        with_manifest(|manifest| manifest.classes[6].shards.clear())
+    }),
+    error("GL605", "a tensor that the manifest does not list", || {
+        with_manifest(|manifest| drop(manifest.classes[0].shards[1].tensors.pop()))
+    }),
+    error("GL605", "a parameter that was not saved", || {
+        changed(|f| {
+            let manifest = f.frozen.parameters.as_mut().expect("a manifest");
+            let mut more = manifest.parameters[0].clone();
+            more.path = "model.extra.weight".to_owned();
+            manifest.parameters.push(more);
+        })
+    }),
+    error("GL605", "a header with a gap", || {
+        changed(|f| {
+            let path = f.checkpoint("s00000008-a1").join("optimizer.safetensors");
+            let mut bytes = fs::read(&path).expect("there");
+            bytes.extend([0; 8]);
+            fs::write(path, bytes).expect("writable");
+        })
+    }),
+    error("GL606", "a state digest of other bytes", || {
+        changed(|f| {
+            body!(f, CheckpointDurablyCommitted, 2, |h| h.det.classes[1].digest =
+                Some(Digest::blake3([1; 32])));
+        })
+    }),
+    error("GL606", "a class without its digest", || {
+        changed(|f| body!(f, CheckpointDurablyCommitted, 2, |h| drop(h.det.classes.pop())))
+    }),
+    error("GL607", "a cursor that is one step off", || {
+        let text = r#"{"epoch":4,"examples":28,"position":0,"step":7,"tokens":413}"#;
+        with_shard(StateClass::DataCursor, "data_cursor.json", text)
+    }),
+    error("GL607", "a patience counter that was reset", || {
+        let text = r#"{"best_step":null,"best_value":null,"evaluations_without_improvement":0}"#;
+        with_shard(StateClass::SelectionState, "selection_state.json", text)
+    }),
+    error("GL608", "a step without digests", || {
+        changed(|f| f.frozen.contract.state_digest_every_steps = Some(4))
+    }),
+    error("GL608", "digests that are not due", || {
+        let mut fixture = with_cadence(|_, _| {});
+        fixture.frozen.contract.state_digest_every_steps = None;
+        fixture
+    }),
+    error("GL608", "digests that differ from the checkpoint's", || {
+        with_cadence(|_, state| state[0].digest = Some(Digest::blake3([1; 32])))
+    }),
+    error("GL608", "a cursor that the step does not determine", || {
+        with_cadence(|f, state| {
+            let text = state_json::data_cursor(&f.frozen.contract, 7, 7, 0).expect("representable");
+            let digest = blake3_of(&text);
+            state[6].digest = Some(state_json::class_digest([("data_cursor.json", &digest)]));
+        })
+    }),
+    warning("GL609", "a model that no update changed", || {
+        changed(|f| {
+            let mut before = None;
+            body!(f, CheckpointDurablyCommitted, 1, |h| before = Some(h.det.model));
+            body!(f, CheckpointDurablyCommitted, 2, |h| h.det.model = before.expect("just read"));
+        })
+    }),
+    warning("GL609", "an optimizer that was reset", || {
+        changed(|f| {
+            let zeros = fs::read(f.checkpoint("s00000000-a1").join("optimizer.safetensors")).expect("there");
+            fs::write(f.checkpoint("s00000008-a1").join("optimizer.safetensors"), zeros).expect("writable");
+        })
+    }),
+];

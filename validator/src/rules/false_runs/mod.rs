@@ -1,0 +1,138 @@
+//! Every rule from `GL2xx` on passes an honest run and catches a false one.
+//!
+//! A table of mutations by rule code: each is applied to a fresh run, and the
+//! rule must then say what it did not say before. A rule without a mutation
+//! fails the test, so none can be added without one.
+
+mod attempts;
+mod authority;
+mod checkpoints;
+mod data;
+mod evaluation;
+mod updates;
+
+use std::collections::BTreeSet;
+
+use schemas::finding::Severity;
+use schemas::report::RuleStatus;
+
+use crate::fixture::{Fixture, RunBuilder, honest_run};
+use crate::rule::Rule;
+
+/// One way of making a run false.
+struct Mutation {
+    /// Rule that must catch it.
+    code: &'static str,
+    /// What is wrong with the run.
+    name: &'static str,
+    /// Severity that the rule must reach.
+    severity: Severity,
+    /// Makes the run.
+    run: fn() -> Fixture,
+}
+
+const fn error(code: &'static str, name: &'static str, run: fn() -> Fixture) -> Mutation {
+    Mutation { code, name, severity: Severity::Error, run }
+}
+
+const fn warning(code: &'static str, name: &'static str, run: fn() -> Fixture) -> Mutation {
+    Mutation { code, name, severity: Severity::Warning, run }
+}
+
+const fn note(code: &'static str, name: &'static str, run: fn() -> Fixture) -> Mutation {
+    Mutation { code, name, severity: Severity::Note, run }
+}
+
+/// An honest run, changed.
+fn changed(change: impl FnOnce(&mut Fixture)) -> Fixture {
+    let mut fixture = honest_run();
+    change(&mut fixture);
+    fixture
+}
+
+fn rules() -> Vec<&'static dyn Rule> {
+    super::run_rules().filter(|rule| rule.info().code >= "GL200").collect()
+}
+
+fn rule(code: &str) -> &'static dyn Rule {
+    rules().into_iter().find(|rule| rule.info().code == code).expect("a rule of the catalogue")
+}
+
+/// Rules that have nothing to check in the plain fixture.
+const NOT_IN_FIXTURE: [&str; 3] = ["GL409", "GL508", "GL511"];
+
+fn check_honest(fixture: &Fixture, name: &str) {
+    for rule in rules() {
+        let info = rule.info();
+        let (status, num_checked, findings) = fixture.check(rule);
+        if NOT_IN_FIXTURE.contains(&info.code) && status == RuleStatus::NotApplicable {
+            continue;
+        }
+        assert_eq!(status, RuleStatus::Passed, "{name}: {} {}: {findings:#?}", info.code, info.name);
+        assert!(num_checked > 0, "{name}: {} {} looked at nothing", info.code, info.name);
+        let suspicious: Vec<_> =
+            findings.iter().filter(|finding| finding.severity == Severity::Warning).collect();
+        assert!(suspicious.is_empty(), "{name}: {} {}: {suspicious:#?}", info.code, info.name);
+    }
+}
+
+#[test]
+fn honest_runs_pass_every_rule() {
+    check_honest(&honest_run(), "without a crash");
+    check_honest(&RunBuilder::new().crash_after_step(6).build(), "with a crash");
+    check_honest(&RunBuilder::new().crash_after_step(0).build(), "with a crash before the first step");
+    check_honest(&RunBuilder::new().interrupt_after_step(7).build(), "with an interruption");
+    check_honest(&RunBuilder::new().freeze_parameter("model.norm.weight").build(), "with a frozen parameter");
+    check_honest(&evaluation::with_val_numbers(|_| {}), "with val numbers");
+    check_honest(&evaluation::with_handoff(|_| {}), "with a handoff");
+    check_honest(&attempts::with_patience(), "that stops by patience");
+    check_honest(&checkpoints::with_cadence(|_, _| {}), "with state digests");
+}
+
+#[test]
+fn every_rule_catches_what_it_is_for() {
+    let mut covered = BTreeSet::new();
+    let groups = [
+        attempts::MUTATIONS,
+        data::MUTATIONS,
+        updates::MUTATIONS,
+        evaluation::MUTATIONS,
+        checkpoints::MUTATIONS,
+        authority::MUTATIONS,
+    ];
+    for mutation in groups.into_iter().flatten() {
+        let fixture = (mutation.run)();
+        let (_, _, findings) = fixture.check(rule(mutation.code));
+        let is_caught = findings.iter().any(|finding| finding.severity == mutation.severity);
+        assert!(is_caught, "{} does not see {}: {findings:#?}", mutation.code, mutation.name);
+        for finding in &findings {
+            assert!(!finding.remedy.is_empty() && !finding.location.is_empty() || finding.entry.is_some());
+        }
+        covered.insert(mutation.code);
+    }
+    let uncovered: Vec<&str> =
+        rules().iter().map(|rule| rule.info().code).filter(|code| !covered.contains(code)).collect();
+    assert!(uncovered.is_empty(), "rules without a run that they catch: {uncovered:?}");
+}
+
+/// Entries in any order and number must never make a rule panic.
+#[test]
+fn torn_ledgers_cause_no_panic() {
+    let honest = RunBuilder::new().crash_after_step(5).build();
+    for from in 0..honest.entries.len() {
+        let mut fixture = honest_run();
+        fixture.entries = honest.entries[from..].to_vec();
+        for rule in rules() {
+            fixture.check(rule);
+        }
+        fixture.entries = honest.entries[..from].to_vec();
+        for rule in rules() {
+            fixture.check(rule);
+        }
+    }
+    let mut fixture = honest_run();
+    fixture.entries.reverse();
+    for rule in rules() {
+        fixture.check(rule);
+    }
+}

@@ -1,0 +1,83 @@
+//! Reading tensors of checkpoint shards in pieces.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use schemas::state::{CheckpointManifest, Shard, StateClass};
+
+use crate::derive::safetensors::{self, Header, Tensor};
+use crate::evidence::{Evidence, FileError, describe};
+use crate::rules::common::Committed;
+
+/// Bytes that are held at a time; a multiple of one Philox block of binary32.
+const PIECE_BYTES: u64 = 1 << 16;
+
+/// A safetensors shard whose header was read.
+pub(crate) struct TensorFile {
+    file: File,
+    pub(crate) header: Header,
+    pub(crate) path: String,
+}
+
+impl TensorFile {
+    /// Opens a shard and parses its header; errors in words.
+    pub(crate) fn open(evidence: &Evidence, path: &str) -> Result<Self, String> {
+        let mut file = evidence.open(path).map_err(|error: FileError| describe(&error))?;
+        let in_words = |error: std::io::Error| format!("{path}: {error}");
+        let file_bytes = file.metadata().map_err(in_words)?.len();
+        let mut first = [0; 8];
+        file.read_exact(&mut first).map_err(in_words)?;
+        let length =
+            safetensors::header_length(first, file_bytes).map_err(|error| format!("{path}: {error}"))?;
+        let mut bytes = Vec::new();
+        file.by_ref().take(length).read_to_end(&mut bytes).map_err(in_words)?;
+        let header = safetensors::parse(&bytes, file_bytes).map_err(|error| format!("{path}: {error}"))?;
+        Ok(Self { file, header, path: path.to_owned() })
+    }
+
+    /// Calls `piece` with the tensor's bytes in order: offset within the tensor
+    /// and bytes; it returns whether to go on.
+    pub(crate) fn read(
+        &mut self,
+        tensor: &Tensor,
+        piece: &mut dyn FnMut(u64, &[u8]) -> bool,
+    ) -> Result<(), String> {
+        let in_words = |error: std::io::Error| format!("{}: {error}", self.path);
+        self.file.seek(SeekFrom::Start(tensor.offset)).map_err(in_words)?;
+        let mut bytes = Vec::new();
+        let mut offset = 0;
+        while offset < tensor.num_bytes {
+            bytes.clear();
+            let wanted = PIECE_BYTES.min(tensor.num_bytes - offset);
+            let read = self.file.by_ref().take(wanted).read_to_end(&mut bytes).map_err(in_words)?;
+            if read as u64 != wanted {
+                return Err(format!("{} ends within a tensor", self.path));
+            }
+            if !piece(offset, &bytes) {
+                break;
+            }
+            offset += wanted;
+        }
+        Ok(())
+    }
+}
+
+/// The manifest of a committed checkpoint; errors in words.
+pub(crate) fn manifest(evidence: &Evidence, committed: &Committed) -> Result<CheckpointManifest, String> {
+    evidence.checkpoint_manifest(&committed.path, committed.manifest)
+}
+
+/// A shard of a class by its name.
+pub(crate) fn shard<'a>(
+    manifest: &'a CheckpointManifest,
+    class: StateClass,
+    name: &str,
+) -> Option<&'a Shard> {
+    let class = manifest.classes.iter().find(|captured| captured.class == class)?;
+    class.shards.iter().find(|shard| shard.path == name)
+}
+
+/// Name of the file that holds the model.
+pub(crate) const MODEL_FILE: &str = "model.safetensors";
+/// Name of the file that holds the optimizer's moments.
+pub(crate) const OPTIMIZER_FILE: &str = "optimizer.safetensors";
