@@ -199,7 +199,7 @@ fn check_tolerance(tolerance: &Tolerance, problems: &mut Problems) {
         problems.require(
             (0.0..vacuous).contains(&bound),
             pointer,
-            format!("is {bound}; expected at least 0 and below {vacuous}: nothing could exceed it"),
+            format!("is {bound:?}; expected at least 0 and below {vacuous:?}: a bound that nothing exceeds is vacuous"),
             "freeze a bound that a wrong resume would exceed, such as 1e-6",
         );
     }

@@ -101,13 +101,13 @@ impl Problems {
         range: std::ops::Range<f64>,
         pointer: impl Into<String>,
     ) {
-        let message = format!("is {value}; expected at least {} and below {}", range.start, range.end);
+        let message = format!("is {value:?}; expected at least {:?} and below {:?}", range.start, range.end);
         self.require(range.contains(&value), pointer, message, "choose a value in that range");
     }
 
     /// Adds a problem where a number is not finite and above zero.
     pub(super) fn require_positive(&mut self, value: f64, pointer: impl Into<String>) {
-        let message = format!("is {value}; expected a finite value above 0");
+        let message = format!("is {value:?}; expected a finite value above 0");
         self.require(value.is_finite() && value > 0.0, pointer, message, "choose a value above 0");
     }
 

@@ -52,12 +52,12 @@ fn architecture() {
     check(
         "/architecture/dropout",
         json!(1),
-        &["/architecture/dropout: is 1; expected at least 0 and below 1"],
+        &["/architecture/dropout: is 1.0; expected at least 0.0 and below 1.0"],
     );
     check(
         "/architecture/dropout",
         json!(-0.5),
-        &["/architecture/dropout: is -0.5; expected at least 0 and below 1"],
+        &["/architecture/dropout: is -0.5; expected at least 0.0 and below 1.0"],
     );
     check_pointers(&[("/architecture/rope_theta", json!(0))], &["/architecture/rope_theta"]);
     check_pointers(&[("/architecture/rms_norm_eps", json!(-1e-5))], &["/architecture/rms_norm_eps"]);
@@ -124,12 +124,12 @@ fn stopping_rules_that_never_fire() {
     check(
         "/stopping",
         patience(20, 1e300, 2, "val"),
-        &[&format!("/stopping/min_delta: is {}; expected at least 0 and below 8", 1e300), needs],
+        &["/stopping/min_delta: is 1e300; expected at least 0.0 and below 8.0", needs],
     );
     check(
         "/stopping",
         patience(20, -0.1, 2, "val"),
-        &["/stopping/min_delta: is -0.1; expected at least 0 and below 8", needs],
+        &["/stopping/min_delta: is -0.1; expected at least 0.0 and below 8.0", needs],
     );
     check(
         "/stopping",
@@ -341,7 +341,9 @@ fn resume_tolerances_that_nothing_exceeds() {
     check(
         "/resume",
         bounded(1e-6, 1.0),
-        &["/resume/tolerance/max_relative: is 1; expected at least 0 and below 1: nothing could exceed it"],
+        &[
+            "/resume/tolerance/max_relative: is 1.0; expected at least 0 and below 1.0: a bound that nothing exceeds is vacuous",
+        ],
     );
     check_pointers(&[("/resume", bounded(1e300, 1e-6))], &["/resume/tolerance/max_absolute"]);
     check_pointers(&[("/resume", bounded(-1e-6, 1e-6))], &["/resume/tolerance/max_absolute"]);

@@ -1,0 +1,396 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use schemas::data::LicenseClass;
+
+use crate::preset::Preset;
+
+/// Freezes what a training run is, records it, and checks the claim afterwards.
+#[derive(Debug, Parser)]
+#[command(name = "ledger", version, about, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a folder with a commented contract, data, keys and a sealed set.
+    Init(InitArguments),
+    /// Make role keys: Ed25519, mode 0600, never overwritten.
+    Keygen(KeygenArguments),
+    /// Seal a text to the qualifier's key.
+    Seal(SealArguments),
+    /// Check a contract and everything it names, sign it, create its ledger.
+    ///
+    /// Exit codes: 0 frozen; 1 the contract, or a file that it names, is
+    /// refused; 2 it could not run.
+    Freeze(FreezeArguments),
+    /// Say which version trained, on which data, in which order, and what came of it.
+    Show(LedgerArguments),
+    /// List entries, oldest first.
+    List(ListArguments),
+    /// Print one entry.
+    Get(GetArguments),
+    /// Run one SELECT over a private copy of the ledger.
+    Query(QueryArguments),
+    /// Check a signed head against the stored entries.
+    VerifyHead(VerifyHeadArguments),
+    /// Export entries, heads, proofs and artifacts as text, or check an export.
+    Export(ExportArguments),
+    /// Re-derive everything from the stored bytes and give a verdict.
+    ///
+    /// Exit codes: 0 accepted; 1 rejected; 2 could not run; 3 tampered;
+    /// 4 incomplete or not evaluated.
+    Audit(AuditArguments),
+    /// Explain one rule of the validator.
+    Rule(RuleArguments),
+    /// List the validator's rules.
+    Rules(JsonArguments),
+    /// Hand the selected candidate to qualification, after an audit that accepts.
+    Handoff(HandoffArguments),
+    /// Serve read-only pages about ledgers on this machine.
+    Serve(ServeArguments),
+    /// Print the JSON Schema of a document, or check a document against it.
+    Schema(SchemaArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JsonArguments {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LedgerArguments {
+    /// The ledger: `run.db`.
+    pub(crate) ledger: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("from").required(true).args(["text", "train", "lipsum", "check"])))]
+pub(crate) struct InitArguments {
+    /// One text, cut at line breaks into 90 parts train, 5 val, 5 qualification.
+    #[arg(long, value_name = "FILE", requires = "output")]
+    pub(crate) text: Option<PathBuf>,
+    /// Files of the train split, one shard each; needs --val and --qualification.
+    #[arg(long, value_name = "FILE", num_args = 1.., requires_all = ["output", "val", "qualification"])]
+    pub(crate) train: Vec<PathBuf>,
+    /// Files of the val split.
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "train")]
+    pub(crate) val: Vec<PathBuf>,
+    /// Files that are joined and sealed for the qualifier.
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "train")]
+    pub(crate) qualification: Vec<PathBuf>,
+    /// The Latin of Cicero that comes with the program.
+    #[arg(long, requires = "output")]
+    pub(crate) lipsum: bool,
+    /// Check a contract as `freeze` would, and write nothing.
+    #[arg(long, value_name = "CONTRACT", conflicts_with_all = ["output", "preset", "set", "name"])]
+    pub(crate) check: Option<PathBuf>,
+    /// Folder to make; it must be empty or missing.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Size of model and run.
+    #[arg(long, value_enum, default_value_t = Preset::Demo)]
+    pub(crate) preset: Preset,
+    /// Change a value of the contract: a JSON pointer, `=`, a JSON value.
+    #[arg(long, value_name = "/POINTER=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Name of the run [default: that of the folder].
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// License class of the text.
+    #[arg(long, value_enum, default_value_t = LicenseArgument::Green)]
+    pub(crate) license: LicenseArgument,
+    /// Where the text comes from [default: the files' names].
+    #[arg(long)]
+    pub(crate) source: Option<String>,
+    /// Freeze the score of an interpolated byte 3-gram model as the quality target.
+    #[arg(long)]
+    pub(crate) baseline: bool,
+    /// Folder of the role keys [default: $LEDGER_KEYS, else `keys` in the new folder].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keys: Option<PathBuf>,
+    /// The trainer that will execute the contract [default: $LEDGER_TRAINER, beside this program, PATH].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trainer: Option<PathBuf>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LicenseArgument {
+    /// Permissive, public domain, or one's own.
+    Green,
+    /// Output of third-party models, or of an unnamed generator.
+    Yellow,
+    /// Non-commercial, unstated or restrictive terms.
+    Red,
+}
+
+impl From<LicenseArgument> for LicenseClass {
+    fn from(argument: LicenseArgument) -> Self {
+        match argument {
+            LicenseArgument::Green => Self::Green,
+            LicenseArgument::Yellow => Self::Yellow,
+            LicenseArgument::Red => Self::Red,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeygenArguments {
+    /// Role [default: owner, trainer, validator and qualifier, as far as missing].
+    #[arg(long, value_enum)]
+    pub(crate) role: Vec<RoleArgument>,
+    /// Folder of the keys [default: $LEDGER_KEYS, else `keys`].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keys: Option<PathBuf>,
+    /// Print the public keys as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RoleArgument {
+    Owner,
+    Trainer,
+    Validator,
+    Qualifier,
+    Witness,
+}
+
+impl From<RoleArgument> for ledger::keys::Role {
+    fn from(argument: RoleArgument) -> Self {
+        match argument {
+            RoleArgument::Owner => Self::Owner,
+            RoleArgument::Trainer => Self::Trainer,
+            RoleArgument::Validator => Self::Validator,
+            RoleArgument::Qualifier => Self::Qualifier,
+            RoleArgument::Witness => Self::Witness,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SealArguments {
+    /// The text to seal.
+    pub(crate) plaintext: PathBuf,
+    /// The sealed file to make.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// age recipient (`age1...`) [default: that of the qualifier in the key folder].
+    #[arg(long, conflicts_with = "keys")]
+    pub(crate) recipient: Option<String>,
+    /// Folder with `qualifier.pub` [default: $LEDGER_KEYS, else `keys`].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keys: Option<PathBuf>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FreezeArguments {
+    /// The contract file.
+    pub(crate) contract: PathBuf,
+    /// The ledger to create [default: run.db beside the contract].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Folder of the keys [default: $LEDGER_KEYS, else `keys` beside the contract].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keys: Option<PathBuf>,
+    /// Print the result, or what was refused, as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    /// The ledger: `run.db`.
+    pub(crate) ledger: PathBuf,
+    /// Only entries of this kind, such as `step`.
+    #[arg(long)]
+    pub(crate) kind: Option<String>,
+    /// Only entries of this attempt.
+    #[arg(long)]
+    pub(crate) attempt: Option<u32>,
+    /// Only entries at this step.
+    #[arg(long)]
+    pub(crate) step: Option<u64>,
+    /// From this index on.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) from: u64,
+    /// At most so many.
+    #[arg(long)]
+    pub(crate) limit: Option<u64>,
+    /// Print the entries' bytes, one a line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArguments {
+    /// The ledger: `run.db`.
+    pub(crate) ledger: PathBuf,
+    /// Index of the entry.
+    pub(crate) index: u64,
+    /// Print the stored bytes.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct QueryArguments {
+    /// The ledger: `run.db`.
+    pub(crate) ledger: PathBuf,
+    /// One SELECT over `entries`, `heads`, `artifacts` and the views `entry`,
+    /// `steps`, `evals`, `checkpoints`, `attempts`.
+    #[arg(long)]
+    pub(crate) sql: String,
+    /// Most rows.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) max_rows: usize,
+    /// Longest time in seconds.
+    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
+    pub(crate) max_time: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyHeadArguments {
+    /// The ledger: `run.db`.
+    pub(crate) ledger: PathBuf,
+    /// The head [default: the last note of `<ledger>.head`].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) head: Option<PathBuf>,
+    /// JSON object of roles and public keys that you trust [default: the contract's keys].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trust: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["output", "check"])))]
+pub(crate) struct ExportArguments {
+    /// The ledger: `run.db`.
+    #[arg(required_unless_present = "check")]
+    pub(crate) ledger: Option<PathBuf>,
+    /// Folder to make.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Check an exported folder instead; needs --trust.
+    #[arg(long, value_name = "DIR", conflicts_with = "ledger", requires = "trust")]
+    pub(crate) check: Option<PathBuf>,
+    /// JSON object of roles and public keys that you trust.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trust: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people.
+    Text,
+    /// The report.
+    Json,
+    /// SARIF 2.1.0, for editors and code review.
+    Sarif,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArguments {
+    /// The ledger: `run.db`.
+    pub(crate) ledger: PathBuf,
+    /// How to print the report.
+    #[arg(long, visible_alias = "format", value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) output_format: OutputFormat,
+    /// Same as `--output-format json`.
+    #[arg(long, conflicts_with = "output_format")]
+    pub(crate) json: bool,
+    /// Sign the report with the validator's key, into `<ledger>.report.dsse.json`.
+    #[arg(long)]
+    pub(crate) save: bool,
+    /// Sign it into this file instead.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save_to: Option<PathBuf>,
+    /// Folder of the validator's key [default: $LEDGER_KEYS, else `keys` beside the ledger].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keys: Option<PathBuf>,
+    /// A head that was kept elsewhere [default: `<ledger>.head`].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) head: Option<PathBuf>,
+    /// JSON object of roles and public keys that you trust [default: the contract's keys].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trust: Option<PathBuf>,
+    /// The evaluator's val numbers [default: `<ledger>.val.dsse.json` where it exists].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) val: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RuleArguments {
+    /// Code of the rule, such as GL101.
+    pub(crate) code: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HandoffArguments {
+    /// The ledger: `run.db`.
+    pub(crate) ledger: PathBuf,
+    /// Folder of the validator's and the trainer's key [default: $LEDGER_KEYS, else `keys` beside the ledger].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keys: Option<PathBuf>,
+    /// A head that was kept elsewhere [default: `<ledger>.head`].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) head: Option<PathBuf>,
+    /// JSON object of roles and public keys that you trust [default: the contract's keys].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trust: Option<PathBuf>,
+    /// The evaluator's val numbers [default: `<ledger>.val.dsse.json` where it exists].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) val: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArguments {
+    /// Ledgers, or folders in which every `*.db` is one.
+    #[arg(required = true)]
+    pub(crate) ledgers: Vec<PathBuf>,
+    /// Loopback address and port; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:8642", value_name = "ADDRESS:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// Print the address as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArguments {
+    /// Name of the document, such as `contract`; none lists the names.
+    pub(crate) name: Option<String>,
+    /// Check this document instead of printing the schema.
+    #[arg(long, value_name = "FILE", requires = "name")]
+    pub(crate) check: Option<PathBuf>,
+}

@@ -1,0 +1,112 @@
+//! `ledger audit`: the validator's verdict, printed, and signed on request.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ledger::canonical::entry_json;
+use ledger::dsse;
+use ledger::keys::{KeyPair, Role};
+use schemas::dsse::REPORT_PAYLOAD_TYPE;
+use schemas::report::Report;
+use validator::{AuditRequest, render};
+
+use crate::arguments::{AuditArguments, OutputFormat};
+use crate::failure::{Failure, OrFail};
+use crate::key_folder;
+use crate::output::{count, print, say, say_done, write_file, write_out};
+
+pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
+    let started = Instant::now();
+    let target = match (&arguments.save_to, arguments.save) {
+        (Some(path), _) => Some((path.clone(), false)),
+        (None, true) => Some((report_path(&arguments.ledger), true)),
+        (None, false) => None,
+    };
+    if let Some((_, true)) = &target {
+        refuse_to_replace_handed_off(&arguments.ledger)?;
+    }
+    let signer = match &target {
+        Some(_) => Some(validator_key(arguments.keys.as_deref(), &arguments.ledger)?),
+        None => None,
+    };
+    let report = audit(&AuditRequest {
+        ledger: arguments.ledger.clone(),
+        head: arguments.head.clone(),
+        trust: arguments.trust.clone(),
+        val_numbers: arguments.val.clone(),
+    })?;
+    let format = if arguments.json { OutputFormat::Json } else { arguments.output_format };
+    match format {
+        OutputFormat::Text => write_out(render::text(&report).as_bytes())?,
+        OutputFormat::Json => print(serde_json::to_string_pretty(&report)?)?,
+        OutputFormat::Sarif => print(serde_json::to_string_pretty(&render::sarif(&report))?)?,
+    }
+    say_done(
+        format!("Verified {} entries under {} rules", count(report.num_entries), report.rules.len()),
+        started,
+    );
+    if let (Some((path, replace)), Some(signer)) = (target, signer) {
+        write_file(&path, &sign(&report, &signer)?, replace)?;
+        say(format!("Signed the report with {} into {}.", signer.id(), path.display()));
+    }
+    Ok(report.verdict.exit_code())
+}
+
+/// Where a saved report lies.
+pub(super) fn report_path(ledger: &Path) -> PathBuf {
+    beside(ledger, ".report.dsse.json")
+}
+
+/// Where a handoff lies.
+pub(super) fn handoff_path(ledger: &Path) -> PathBuf {
+    beside(ledger, ".handoff.dsse.json")
+}
+
+fn beside(ledger: &Path, suffix: &str) -> PathBuf {
+    let mut name = ledger.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// A handoff names its report by digest; another report in its place would
+/// leave it without one.
+fn refuse_to_replace_handed_off(ledger: &Path) -> Result<(), Failure> {
+    let handoff = handoff_path(ledger);
+    if !handoff.exists() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!("{} names the report that is saved beside it", handoff.display()),
+        "sign the new report into another file with --save-to FILE",
+    ))
+}
+
+/// Runs the audit with a progress bar on stderr.
+pub(super) fn audit(request: &AuditRequest) -> Result<Report, Failure> {
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{msg:>8} {bar:30} {pos}/{len}") {
+        bar.set_style(style);
+    }
+    let report = validator::audit(request, &mut |progress| {
+        bar.set_message(progress.phase);
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    });
+    bar.finish_and_clear();
+    report.or_hint("name a ledger that can be read")
+}
+
+/// The key that signs reports and handoffs.
+pub(super) fn validator_key(keys: Option<&Path>, ledger: &Path) -> Result<KeyPair, Failure> {
+    let folder = key_folder::locate(keys, key_folder::folder_of(ledger));
+    key_folder::open(&folder)?
+        .get(Role::Validator)
+        .or_hint("name the folder with the validator's key with --keys or $LEDGER_KEYS")
+}
+
+/// The signed report, as it lies in a file.
+pub(super) fn sign(report: &Report, signer: &KeyPair) -> Result<Vec<u8>, Failure> {
+    let payload = entry_json(report)?;
+    Ok(entry_json(&dsse::sign(REPORT_PAYLOAD_TYPE, &payload, signer))?)
+}

@@ -1,0 +1,54 @@
+//! One file a command.
+
+mod audit;
+mod export;
+mod freeze;
+mod get;
+mod handoff;
+mod init;
+mod keygen;
+mod list;
+mod query;
+mod rule;
+mod schema;
+mod seal;
+mod serve;
+mod show;
+mod verify_head;
+
+use std::path::Path;
+
+use ledger::reader::Reader;
+
+use crate::arguments::Command;
+use crate::failure::{Failure, OrFail};
+
+/// Program and version, for the record.
+pub(crate) const TOOL: &str = concat!("ledger ", env!("CARGO_PKG_VERSION"));
+
+/// Runs a command; the exit code, or why there is none.
+pub(crate) fn run(command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Init(arguments) => init::run(&arguments),
+        Command::Keygen(arguments) => keygen::run(&arguments),
+        Command::Seal(arguments) => seal::run(&arguments),
+        Command::Freeze(arguments) => freeze::run(&arguments),
+        Command::Show(arguments) => show::run(&arguments),
+        Command::List(arguments) => list::run(&arguments),
+        Command::Get(arguments) => get::run(&arguments),
+        Command::Query(arguments) => query::run(&arguments),
+        Command::VerifyHead(arguments) => verify_head::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
+        Command::Audit(arguments) => audit::run(&arguments),
+        Command::Rule(arguments) => rule::run(&arguments),
+        Command::Rules(arguments) => rule::run_all(&arguments),
+        Command::Handoff(arguments) => handoff::run(&arguments),
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Schema(arguments) => schema::run(&arguments),
+    }
+}
+
+/// Opens a ledger for reading.
+fn open_ledger(path: &Path) -> Result<Reader, Failure> {
+    Reader::open(path).or_hint("name the file that `ledger freeze` made, by default run.db")
+}

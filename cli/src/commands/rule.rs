@@ -1,0 +1,57 @@
+//! `ledger rule` and `ledger rules`: what the validator checks, and why.
+
+use serde_json::{Value, json};
+use validator::rule::RuleInfo;
+use validator::rules::{catalogue, find};
+
+use crate::arguments::{JsonArguments, RuleArguments};
+use crate::failure::Failure;
+use crate::output::{print, print_json};
+
+pub(crate) fn run(arguments: &RuleArguments) -> Result<u8, Failure> {
+    let info = find(&arguments.code).ok_or_else(|| {
+        Failure::new(format!("there is no rule {:?}", arguments.code), "`ledger rules` lists them")
+    })?;
+    if arguments.json {
+        print_json("rule", json(info))?;
+        return Ok(0);
+    }
+    print(format!("{} {}", info.code, info.name))?;
+    for (title, text) in [
+        ("What it checks", info.what),
+        ("Why it matters", info.why),
+        ("How to resolve", info.remedy),
+        ("Specified in", info.reference),
+        ("Gate", gate(info).as_str()),
+    ] {
+        print(format!("\n{title}\n  {text}"))?;
+    }
+    Ok(0)
+}
+
+pub(crate) fn run_all(arguments: &JsonArguments) -> Result<u8, Failure> {
+    if arguments.json {
+        let rules: Vec<Value> = catalogue().iter().map(|info| json(info)).collect();
+        print_json("rules", json!({"rules": rules}))?;
+        return Ok(0);
+    }
+    for info in catalogue() {
+        print(format!("{}  {:<28} {}", info.code, info.name, info.what))?;
+    }
+    Ok(0)
+}
+
+/// The gate's name as reports spell it.
+fn gate(info: &RuleInfo) -> String {
+    match serde_json::to_value(info.gate) {
+        Ok(Value::String(name)) => name,
+        _ => format!("{:?}", info.gate),
+    }
+}
+
+fn json(info: &RuleInfo) -> Value {
+    json!({
+        "code": info.code, "gate": gate(info), "name": info.name, "reference": info.reference,
+        "remedy": info.remedy, "what": info.what, "why": info.why
+    })
+}
