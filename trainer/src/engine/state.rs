@@ -49,7 +49,7 @@ impl Engine {
         let mut model = Vec::new();
         let mut optimizer = Vec::new();
         let mut slots = self.slots.iter().peekable();
-        for declaration in self.manifest.parameters.iter() {
+        for declaration in &self.manifest.parameters {
             let path = &declaration.path;
             if let Some(parameter) = self.parameters.get(path) {
                 let data = parameter

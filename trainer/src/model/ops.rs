@@ -4,6 +4,11 @@
 //! place of any of them with the plain one as its reference. Activations are
 //! `[rows, channels]` with one row for each token of the microbatch, in
 //! binary32 throughout.
+//!
+//! `exp` and `log` inside softmax and SiLU are, on the CPU, the C library's,
+//! which chooses a kernel by CPU features. Bits are the same for the same
+//! binary, C library and CPU features, which is what the compiler plan binds but
+//! for the library's version.
 
 use burn::tensor::module::embedding as embedding_lookup;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
