@@ -102,8 +102,10 @@ pub fn linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
 /// `x / sqrt(mean(x^2) + epsilon) * scale` over channels (Zhang and Sennrich 2019).
 #[must_use]
 pub fn rms_norm(x: Tensor<2>, scale: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    let root = x.clone().square().mean_dim(1).add_scalar(epsilon).sqrt();
-    x.div(root).mul(scale.unsqueeze())
+    // Multiplying by a reciprocal that has one column spares the backward pass
+    // of a full-width division.
+    let inverse = x.clone().square().mean_dim(1).add_scalar(epsilon).sqrt().recip();
+    x.mul(inverse).mul(scale.unsqueeze())
 }
 
 /// `silu(gate) * up` (Shazeer 2020).
@@ -148,16 +150,28 @@ pub fn attention(
     let keys = rotary(keys.reshape([batch, tokens, num_kv_heads, head_dim]), tables);
     let values = values.reshape([batch, tokens, num_kv_heads, head_dim]).swap_dims(1, 2);
     let scores = queries.matmul(keys.permute([0, 2, 3, 1])).add(tables.mask.clone());
-    activation::softmax(scores, 3)
+    // softmax(s) . v as (exp(s - max) . v) / sum(exp(s - max)): the division
+    // then runs over head_dim columns and not over context_length, forward and
+    // backward. The maximum is a constant to the gradient.
+    let largest = scores.clone().detach().max_dim(3);
+    let exponentials = scores.sub(largest).exp();
+    let sums = exponentials.clone().sum_dim(3);
+    exponentials
         .matmul(values)
+        .mul(sums.recip())
         .reshape([batch, num_heads, tokens, head_dim])
         .swap_dims(1, 2)
         .reshape([batch * tokens, num_heads * head_dim])
 }
 
-/// Negative log likelihood in nats of each row's target: `[rows]`.
+/// Negative log likelihood in nats of each row's target: `[rows]`, as the
+/// logarithm of the summed exponentials less the target's logit, both relative
+/// to the row's largest logit.
 #[must_use]
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let rows = logits.dims()[0];
-    activation::log_softmax(logits, 1).gather(1, targets.reshape([rows, 1])).reshape([rows]).neg()
+    let largest = logits.clone().detach().max_dim(1);
+    let shifted = logits.sub(largest);
+    let of_target = shifted.clone().gather(1, targets.reshape([rows, 1]));
+    shifted.exp().sum_dim(1).log().sub(of_target).reshape([rows])
 }
