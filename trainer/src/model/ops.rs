@@ -13,6 +13,10 @@
 use burn::tensor::module::embedding as embedding_lookup;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 
+/// Added to a score that the causal mask hides. Its exponential is exactly 0,
+/// and it is finite because shaders need not honour infinities.
+const HIDDEN: f32 = -1e30;
+
 /// Constants of the forward pass, made once for a shape.
 #[derive(Debug, Clone)]
 pub struct Tables {
@@ -22,7 +26,7 @@ pub struct Tables {
     sine: Tensor<4>,
     /// `x . rotation` is `(-x2, x1)` for the halves `(x1, x2)` of a head.
     rotation: Tensor<2>,
-    /// 0 where a query may look, minus infinity where it may not:
+    /// 0 where a query may look, [`HIDDEN`] where it may not:
     /// `[1, 1, group * context, context]`, the pattern repeated for each query
     /// head that shares a key head.
     mask: Tensor<4>,
@@ -72,7 +76,7 @@ impl Tables {
         let mut mask = Vec::with_capacity(group * context_length * context_length);
         for row in 0..group * context_length {
             let query = row % context_length;
-            mask.extend((0..context_length).map(|key| if key <= query { 0.0 } else { f32::NEG_INFINITY }));
+            mask.extend((0..context_length).map(|key| if key <= query { 0.0 } else { HIDDEN }));
         }
         let table = [1, context_length, 1, head_dim];
         Self {
