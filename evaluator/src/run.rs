@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ledger::FrozenContract;
-use ledger::reader::Reader;
+use ledger::reader::{ReadError, Reader};
 use schemas::body::{Body, CandidateSelectedDet, HandoffIssuedDet, HandoffIssuedObs};
 use schemas::contract::{Architecture, Contract, EvaluationStream};
 use schemas::data::{DataManifest, Split};
@@ -71,7 +71,10 @@ impl RunLedger {
     /// Opens a run's ledger and checks it against its newest head.
     pub(crate) fn open(path: &Path) -> Result<Self, EvaluateError> {
         let reader = Reader::open(path)?;
-        let frozen = reader.contract()?;
+        let frozen = reader.contract().map_err(|error| match error {
+            ReadError::Contract { source, .. } => ledger_refusal(source.to_string()).into(),
+            other => EvaluateError::from(other),
+        })?;
         let folder = folder_of(path);
         let mut run = Self {
             candidates: Vec::new(),

@@ -266,6 +266,31 @@ fn a_ledger_without_the_handoff_opens_nothing() -> Result<()> {
 }
 
 #[test]
+fn a_ledger_that_was_changed_or_cut_opens_nothing() -> Result<()> {
+    let fixture = Fixture::new(&Deviation::default())?;
+    let (path, honest) = (fixture.ledger(), fs::read(fixture.ledger())?);
+    let entry = b"\"num_candidates\":2";
+    let at =
+        honest.windows(entry.len()).position(|bytes| bytes == entry).context("the entry is in the file")?;
+    let mut changed = honest.clone();
+    changed[at + entry.len() - 1] = b'3';
+    fs::write(&path, &changed)?;
+    refused(&fixture, &qualify_request(&fixture), "does not match its signed heads")?;
+    fs::write(&path, &honest)?;
+    // A head of more entries than are stored, as after a rollback.
+    let head = fixture.folder().join("run.db.head");
+    let key = fixture.key(Role::Trainer)?;
+    let origin = format!("governed-ledger/run/{}", fixture.handoff.run);
+    let ahead = ledger::note::TreeHead { origin, size: 1_000, root: [7; 32] }.sign(&key);
+    let notes = fs::read(&head)?;
+    fs::write(&head, [&notes[..], ahead.as_bytes(), b"\n"].concat())?;
+    refused(&fixture, &qualify_request(&fixture), "a signed head says 1000")?;
+    fs::write(&head, &notes)?;
+    assert_eq!(run_qualify(&fixture)?.predicate.num_earlier_openings, 0);
+    Ok(())
+}
+
+#[test]
 fn changed_files_open_nothing() -> Result<()> {
     let fixture = Fixture::new(&Deviation::default())?;
     let sealed = fixture.folder().join("qualification.age");

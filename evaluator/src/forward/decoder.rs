@@ -36,8 +36,8 @@ pub struct Scratch {
     rotary: Vec<(f64, f64)>,
 }
 
+/// A buffer of a length, with anything in it: whoever asks for it fills it.
 fn resized(buffer: &mut Vec<f64>, length: usize) -> &mut [f64] {
-    buffer.clear();
     buffer.resize(length, 0.0);
     buffer
 }

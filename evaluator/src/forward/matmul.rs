@@ -131,7 +131,11 @@ impl Product<'_> {
                 *place = *sum;
             }
             let at = (row + r) * self.out_stride + first;
-            self.out[at..at + width].copy_from_slice(&lanes[..width]);
+            // A copy of known length compiles to vector stores, not to a call.
+            match self.out[at..].first_chunk_mut::<PANEL>() {
+                Some(place) if width == PANEL => *place = lanes,
+                _ => self.out[at..at + width].copy_from_slice(&lanes[..width]),
+            }
         }
     }
 }

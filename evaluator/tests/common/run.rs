@@ -22,7 +22,7 @@ use schemas::number::Float;
 use schemas::report::{Independence, SelectionBasis};
 use sha2::Digest as _;
 
-use super::{Shape, config_json, model_bytes, tensors};
+use crate::common::{Shape, config_json, model_bytes, tensors};
 
 const CONTRACT: &str = include_str!("../../../schemas/golden/contract.canonical.json");
 
