@@ -89,8 +89,10 @@ fn twenty_kills_leave_the_same_model() {
 }
 
 #[test]
-fn a_start_without_the_state_under_test_differs() {
-    // The control: equality above would mean nothing if any start gave it.
+fn another_initial_state_gives_another_model() {
+    // The control: equality above would mean nothing if any start gave it. The
+    // colder one, a resume without optimizer state, is beside the trainer's
+    // restore (`trainer/tests/run/lifecycle.rs`), since no program offers it.
     let frozen = frozen();
     let uninterrupted = frozen.copy();
     let _ = uninterrupted.train().expect_code(0);
