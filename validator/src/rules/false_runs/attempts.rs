@@ -30,8 +30,8 @@ pub(super) fn with_patience() -> Fixture {
 
 macro_rules! body {
     ($fixture:expr, $kind:ident, $n:expr, |$halves:ident| $change:expr) => {
-        $fixture.change(Kind::$kind, $n, |entry| {
-            if let Body::$kind($halves) = &mut entry.body {
+        $fixture.change(schemas::body::Kind::$kind, $n, |entry| {
+            if let schemas::body::Body::$kind($halves) = &mut entry.body {
                 $change;
             }
         })
