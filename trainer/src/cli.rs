@@ -59,7 +59,7 @@ struct RunArguments {
     /// Device; has to be the contract's.
     #[arg(long, value_enum)]
     device: Option<DeviceArgument>,
-    /// Threads of tensor kernels [default: all processors]; bits do not depend on them.
+    /// Threads of tensor kernels [default: those of earlier attempts, else all processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     /// Folder of the data shards [default: that of the data manifest].
@@ -177,7 +177,7 @@ fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
         is_quiet: arguments.quiet,
         keys: arguments.keys.clone(),
         ledger: arguments.ledger.clone(),
-        num_threads: arguments.threads.map(usize::from),
+        num_threads: arguments.threads.map(u32::from),
     })?;
     if let Some(hint) = &report.hint {
         say(&format!("error: {}", report.reason));

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{Body, CandidateAdmittedDet, CostTotals, Counters, FaultObservedDet, Outcome, RunEndDet};
-use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CandidateId, CheckpointId};
 
@@ -93,8 +92,8 @@ pub struct History {
     pub end: Option<RunEndDet>,
     /// Value by stream and step; of one step the latest evaluation.
     pub evaluations: BTreeMap<String, BTreeMap<u64, f64>>,
-    /// Model digests of candidates that were selected.
-    pub selected: Option<Digest>,
+    /// Threads of the first attempt.
+    pub num_threads: Option<u32>,
     /// Whether `segment.start` of the first segment was written.
     pub has_segment: bool,
     /// Whether `run.start` was written.
@@ -114,6 +113,7 @@ impl History {
             Body::SegmentStart(_) => self.has_segment = true,
             Body::RunEnd(halves) => self.end = Some(halves.det.clone()),
             Body::AttemptStart(halves) => {
+                self.num_threads.get_or_insert(halves.obs.plan.num_threads);
                 let from = halves.det.resumed_from.as_ref();
                 self.counters = from
                     .and_then(|point| self.checkpoints.get(&point.checkpoint))
@@ -163,7 +163,6 @@ impl History {
                 };
                 self.candidates.insert(halves.det.step, candidate);
             }
-            Body::CandidateSelected(halves) => self.selected = Some(halves.det.model),
             _ => self.observe_checkpoint(entry),
         }
     }

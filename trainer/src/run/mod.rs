@@ -36,7 +36,7 @@ use schemas::body::{
     AttemptStartDet, AttemptStartObs, Body, ExecutedPlan, Halves, Nothing, Outcome, RunStartDet, RunStartObs,
     SegmentStartDet,
 };
-use schemas::contract::{Contract, Device, Recovery};
+use schemas::contract::{Contract, Device, PermittedRewrite, Recovery};
 
 use crate::device;
 use crate::engine::{Engine, EngineConfig};
@@ -71,7 +71,7 @@ pub struct RunOptions {
     /// The run's ledger.
     pub ledger: PathBuf,
     /// Threads of tensor kernels; all processors where `None`.
-    pub num_threads: Option<usize>,
+    pub num_threads: Option<u32>,
 }
 
 /// Everything about this process that the attempt needs.
@@ -94,10 +94,6 @@ pub fn run(options: &RunOptions) -> Result<RunReport, RunError> {
     let costs = CostMeter::start();
     let interrupt = Interrupt::install().map_err(RunError::Process)?;
     failpoint::check_permission()?;
-    if let Some(num_threads) = options.num_threads {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads);
-        pool.build_global().map_err(|error| RunError::Process(io::Error::other(error)))?;
-    }
 
     // Key, lock, contract.
     let ledger_folder = folder_of(&options.ledger);
@@ -137,6 +133,10 @@ pub fn run(options: &RunOptions) -> Result<RunReport, RunError> {
         recorder.close()?;
         return Ok(report);
     }
+    if let Some(num_threads) = num_threads(contract, options.num_threads, history.num_threads)? {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads as usize);
+        pool.build_global().map_err(|error| RunError::Process(io::Error::other(error)))?;
+    }
     let resume = resume::decide(&frozen, &history, &ledger_folder)?;
     if interrupt.is_set() {
         return Ok(RunReport::interrupted_early(&frozen, interrupt.received()));
@@ -161,8 +161,25 @@ fn key_folder(options: &RunOptions, ledger_folder: &Path) -> PathBuf {
         .unwrap_or_else(|| ledger_folder.join("keys"))
 }
 
+/// Threads to run with: those of the command line, or of the attempts before
+/// where the contract permits no other number; `None` for all processors.
+fn num_threads(
+    contract: &Contract,
+    asked: Option<u32>,
+    earlier: Option<u32>,
+) -> Result<Option<u32>, Refusal> {
+    let permits = contract.topology.permitted_rewrites.contains(&PermittedRewrite::ThreadCount);
+    match (asked, earlier) {
+        (Some(actual), Some(expected)) if actual != expected && !permits => {
+            Err(Refusal::Threads { expected, actual })
+        }
+        (None, Some(earlier)) if !permits => Ok(Some(earlier)),
+        (asked, _) => Ok(asked),
+    }
+}
+
 /// Ends a run that its own contract does not allow to go on: no attempt is
-/// left, or the recovery policy is to refuse after a fault.
+/// left, or the recovery policy is to refuse every second one.
 fn refuse_by_history(
     recorder: &Recorder,
     frozen: &FrozenContract,
@@ -171,10 +188,9 @@ fn refuse_by_history(
 ) -> Result<Option<RunReport>, RunError> {
     let contract = &frozen.contract;
     let struck: Vec<&PastAttempt> = history.vanished().collect();
-    let faulty = history.attempts.iter().find(|past| past.has_open_fault).or(struck.first().copied());
     let num_attempts = u32::try_from(history.attempts.len()).unwrap_or(u32::MAX);
     let max_attempts = contract.budget.max_attempts;
-    let (outcome, refusal) = match faulty {
+    let (outcome, refusal) = match history.attempts.last() {
         Some(past) if contract.faults.recovery == Recovery::Refuse => {
             (Outcome::Refused, Refusal::Recovery { attempt: past.attempt })
         }

@@ -92,10 +92,18 @@ pub enum Refusal {
         max_attempts: u32,
     },
     /// The recovery policy forbids going on.
-    #[error("the contract's recovery policy is to refuse, and attempt {attempt} did not end cleanly")]
+    #[error("the contract's recovery policy is to refuse, so that nothing follows attempt {attempt}")]
     Recovery {
         /// The attempt.
         attempt: schemas::ids::AttemptId,
+    },
+    /// Another number of threads than the attempts before.
+    #[error("earlier attempts ran {expected} threads, the command line asks for {actual}")]
+    Threads {
+        /// Threads of the first attempt.
+        expected: u32,
+        /// On the command line.
+        actual: u32,
     },
 }
 
@@ -114,6 +122,10 @@ impl Refusal {
                  `trainer identity --json`"
             }
             Self::Device { .. } => "leave out `--device`, or freeze another contract",
+            Self::Threads { .. } => {
+                "leave out `--threads`; a contract that permits another number says so in \
+                 /topology/permitted_rewrites"
+            }
             Self::Unsupported { .. } | Self::State(_) => "change the contract and freeze it again",
             Self::Instrumented { .. } => {
                 "use an ordinary build; a deliberate test sets LEDGER_ALLOW_INSTRUMENTATION=1"

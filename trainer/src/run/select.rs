@@ -16,11 +16,11 @@ pub fn stream(contract: &Contract) -> Option<&EvaluationStream> {
 
 /// The winner, or `None` where no value is finite.
 #[must_use]
-pub fn winner<'a>(
-    candidates: &'a BTreeMap<u64, PastCandidate>,
+pub fn winner(
+    candidates: &BTreeMap<u64, PastCandidate>,
     direction: Direction,
     tie: TieBreak,
-) -> Option<&'a PastCandidate> {
+) -> Option<&PastCandidate> {
     let TieBreak::Earliest = tie;
     let finite = candidates.values().filter(|candidate| candidate.det.value.is_finite());
     // In step order, so that only a strictly better value replaces an earlier.

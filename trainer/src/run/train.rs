@@ -153,8 +153,9 @@ pub fn train(
 
         // ------------------------------------------------------------ Evaluate
         attempt.enter("eval");
+        let is_resumed = resumed.is_some();
         let is_known = |stream: &EvaluationStream| {
-            resumed.is_some() && context.history.evaluation(&stream.name, step).is_some()
+            is_resumed && context.history.evaluation(&stream.name, step).is_some()
         };
         let streams = &contract.evaluation.streams;
         let mut evaluated = Vec::new();
@@ -174,13 +175,13 @@ pub fn train(
 
         // ---------------------------------------------------------------- Stop
         let wall_us = costs::add(context.history.cost(), attempt.costs.totals()).wall_us;
-        // The clock alone does not make a resume point the last step, unless
-        // an earlier attempt treated it as that already.
-        let counts_wall = resumed.is_none() || streams.iter().all(is_known);
-        let stop = stop(contract, step, engine.counters(), &selection, counts_wall.then_some(wall_us));
-        if stop.is_some() {
+        let stop = stop(contract, step, engine.counters(), &selection, wall_us);
+        if stop.is_some() && !streams.iter().all(is_known) {
+            // Where the clock makes a resume point the last step, its state
+            // gains evaluations and is saved again.
+            resumed = None;
             let is_done = |stream: &EvaluationStream| {
-                is_known(stream) || evaluated.iter().any(|done| done.stream.name == stream.name)
+                evaluated.iter().any(|done: &Evaluated<'_>| done.stream.name == stream.name)
             };
             let missing: Vec<&EvaluationStream> = streams.iter().filter(|stream| !is_done(stream)).collect();
             let first_missing = evaluated.len();
@@ -303,13 +304,13 @@ fn is_digest_step(contract: &Contract, step: u64) -> bool {
 }
 
 /// Whether, and why, a step is the last (`docs/FORMAT.md`, "Stopping").
-/// `wall_us` is `None` where the clock does not count.
+/// `wall_us` is that of all attempts together.
 fn stop(
     contract: &Contract,
     step: u64,
     counters: Counters,
     selection: &SelectionTracker,
-    wall_us: Option<u64>,
+    wall_us: u64,
 ) -> Option<(Outcome, String)> {
     if step == 0 {
         return None;
@@ -336,7 +337,9 @@ fn stop(
         return exhausted(format!("{} of {max_tokens} tokens are used", counters.tokens));
     }
     let max_wall_s = budget.max_wall_s?;
-    let wall_us = wall_us.filter(|wall_us| *wall_us >= max_wall_s.saturating_mul(1_000_000))?;
+    if wall_us < max_wall_s.saturating_mul(1_000_000) {
+        return None;
+    }
     exhausted(format!("{:.1} of {max_wall_s} s are used", Duration::from_micros(wall_us).as_secs_f64()))
 }
 

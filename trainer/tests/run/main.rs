@@ -1,0 +1,12 @@
+//! The `trainer run` command as a whole program: tiny contracts in temporary
+//! folders, the real binary, and the ledger that it leaves.
+#![allow(missing_docs, unreachable_pub, reason = "a test program")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod endings;
+mod faults;
+mod folder;
+mod lifecycle;
+mod refusals;
