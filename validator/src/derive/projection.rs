@@ -12,8 +12,12 @@ use schemas::digest::Digest;
 use schemas::entry::Entry;
 use sha2::{Digest as _, Sha256};
 
-/// Lines of one step by kind (in the order of the format page) and stream.
-type Lines = BTreeMap<(u8, String), String>;
+/// Place of a line within its step: kind (in the order of the format page),
+/// then stream.
+type Place = (u8, String);
+
+/// Lines of one step; a step has few, so they are sorted when it completes.
+type Lines = Vec<(Place, Vec<u8>)>;
 
 /// Computes the projection in one pass.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +39,20 @@ impl Projection {
 
     /// Takes one entry into account; others than the three kinds are ignored.
     pub fn entry(&mut self, entry: &Entry) {
+        if let Some(det) = Self::is_projected(entry).then(|| entry.body.det_json().ok()).flatten() {
+            self.stored(entry, det.as_bytes());
+        } else {
+            self.stored(entry, &[]);
+        }
+    }
+
+    fn is_projected(entry: &Entry) -> bool {
+        matches!(entry.body.kind(), Kind::Step | Kind::Eval | Kind::CheckpointDurablyCommitted)
+    }
+
+    /// As [`Projection::entry`], with the canonical bytes of the entry's
+    /// determined half, so that they need not be written again.
+    pub fn stored(&mut self, entry: &Entry, det: &[u8]) {
         let (order, step, stream) = match &entry.body {
             Body::AttemptStart(halves) => return self.rewind(halves.det.from_step),
             Body::Step(_) => (0, entry.header.step.unwrap_or(0), String::new()),
@@ -45,9 +63,16 @@ impl Projection {
         if step != self.step {
             self.advance(step);
         }
-        let Ok(det) = entry.body.det_json() else { return };
-        self.lines.insert((order, stream), format!("{} {step} {det}\n", entry.body.kind().name()));
-        if entry.body.kind() == Kind::CheckpointDurablyCommitted {
+        let kind = entry.body.kind();
+        let mut line = format!("{} {step} ", kind.name()).into_bytes();
+        line.extend_from_slice(det);
+        line.push(b'\n');
+        let place = (order, stream);
+        match self.lines.iter_mut().find(|(other, _)| *other == place) {
+            Some((_, earlier)) => *earlier = line,
+            None => self.lines.push((place, line)),
+        }
+        if kind == Kind::CheckpointDurablyCommitted {
             self.saved.insert(step, (self.hasher.clone(), self.lines.clone()));
         }
     }
@@ -60,8 +85,9 @@ impl Projection {
     }
 
     fn advance(&mut self, step: u64) {
-        for line in std::mem::take(&mut self.lines).into_values() {
-            self.hasher.update(line.as_bytes());
+        self.lines.sort();
+        for (_, line) in self.lines.drain(..) {
+            self.hasher.update(line);
         }
         self.step = step;
     }

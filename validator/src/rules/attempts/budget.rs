@@ -126,7 +126,7 @@ impl Check for Spent<'_> {
                 self.tokens = halves.det.counters.tokens;
             }
             Body::RunEnd(halves) if halves.det.outcome == RunOutcome::BudgetExhausted => {
-                self.end(entry, sink)
+                self.end(entry, sink);
             }
             _ => {}
         }

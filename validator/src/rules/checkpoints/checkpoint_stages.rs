@@ -140,13 +140,13 @@ impl Check for Stages {
         match &entry.body {
             Body::CheckpointRequested(h) => self.request(entry, &h.obs.checkpoint, h.det.step, sink),
             Body::CheckpointStaged(h) => {
-                self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::Staged, sink)
+                self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::Staged, sink);
             }
             Body::CheckpointDurablyCommitted(h) => {
                 self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::DurablyCommitted, sink);
             }
             Body::CheckpointValidated(h) => {
-                self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::Validated, sink)
+                self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::Validated, sink);
             }
             Body::CheckpointResumeQualified(h) => {
                 self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::ResumeQualified, sink);

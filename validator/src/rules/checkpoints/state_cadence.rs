@@ -9,7 +9,7 @@ use schemas::state::{StateClass, StateDigest};
 
 use crate::derive::state_json;
 use crate::evidence::Evidence;
-use crate::frozen::Frozen;
+use crate::frozen::{ExampleTable, Frozen};
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::declare_rule;
 
@@ -41,7 +41,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         contract: &frozen.contract,
         current: None,
         num_checked: 0,
-        num_examples: frozen.train_examples.as_ref().ok().map(|table| table.num_examples()),
+        num_examples: frozen.train_examples.as_ref().ok().map(ExampleTable::num_examples),
     })
 }
 

@@ -87,7 +87,12 @@ impl Lease<'_> {
                     );
                 }
                 Some(_) => {
-                    sink.warning(at("digest"), "the same text is there twice", "each text once", shard.digest)
+                    sink.warning(
+                        at("digest"),
+                        "the same text is there twice",
+                        "each text once",
+                        shard.digest,
+                    );
                 }
                 None => {}
             }

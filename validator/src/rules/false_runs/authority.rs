@@ -60,7 +60,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL705", "a set that is not sealed", || {
         changed(|f| {
-            f.frozen.contract.qualification.sealed.digest = Some(f.frozen.contract.qualification.plaintext)
+            f.frozen.contract.qualification.sealed.digest = Some(f.frozen.contract.qualification.plaintext);
         })
     }),
     warning("GL706", "more memory than expected", || {

@@ -104,13 +104,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL604", "a class of another step", || with_manifest(|manifest| manifest.classes[1].step = 7)),
     error("GL604", "a class that was not saved", || {
-        with_manifest(|manifest| drop(manifest.classes.remove(6)))
+        with_manifest(|manifest| {
+            manifest.classes.remove(6);
+        })
     }),
     error("GL604", "a class without its file", || {
         with_manifest(|manifest| manifest.classes[6].shards.clear())
     }),
     error("GL605", "a tensor that the manifest does not list", || {
-        with_manifest(|manifest| drop(manifest.classes[0].shards[1].tensors.pop()))
+        with_manifest(|manifest| {
+            manifest.classes[0].shards[1].tensors.pop();
+        })
     }),
     error("GL605", "a parameter that was not saved", || {
         changed(|f| {
@@ -135,7 +139,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         })
     }),
     error("GL606", "a class without its digest", || {
-        changed(|f| body!(f, CheckpointDurablyCommitted, 2, |h| drop(h.det.classes.pop())))
+        changed(|f| {
+            body!(f, CheckpointDurablyCommitted, 2, |h| {
+                h.det.classes.pop();
+            });
+        })
     }),
     error("GL607", "a cursor that is one step off", || {
         let text = r#"{"epoch":4,"examples":28,"position":0,"step":7,"tokens":413}"#;

@@ -197,7 +197,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL508", "an evaluator by whose numbers another wins", || {
         with_val_numbers(|numbers| scale(&mut numbers[0], 0.5))
     }),
-    error("GL508", "a candidate that was not evaluated", || with_val_numbers(|numbers| drop(numbers.pop()))),
+    error("GL508", "a candidate that was not evaluated", || {
+        with_val_numbers(|numbers| {
+            numbers.pop();
+        })
+    }),
     error("GL509", "a selection on training text", || {
         changed(|f| f.frozen.contract.evaluation.streams[0].split = Split::Train)
     }),

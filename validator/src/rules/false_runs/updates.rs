@@ -67,11 +67,23 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             });
         })
     }),
-    error("GL406", "a group without a schedule", || changed(|f| drop(f.frozen.contract.schedule.pop()))),
-    error("GL406", "a moment that is not saved", || changed(|f| drop(card(f).checkpoint_state.pop()))),
+    error("GL406", "a group without a schedule", || {
+        changed(|f| {
+            f.frozen.contract.schedule.pop();
+        })
+    }),
+    error("GL406", "a moment that is not saved", || {
+        changed(|f| {
+            card(f).checkpoint_state.pop();
+        })
+    }),
     error("GL406", "a card without nonclaims", || changed(|f| card(f).nonclaims.clear())),
     error("GL406", "a parameter of no group", || changed(|f| parameters(f)[3].group = None)),
-    error("GL407", "a parameter that is not listed", || changed(|f| drop(parameters(f).pop()))),
+    error("GL407", "a parameter that is not listed", || {
+        changed(|f| {
+            parameters(f).pop();
+        })
+    }),
     error("GL407", "another initialiser", || {
         changed(|f| parameters(f)[0].initializer = schemas::parameters::Initializer::Ones)
     }),
