@@ -12,8 +12,10 @@ use corpus::build::{
 use corpus::examples::{self, ShardBytes};
 use corpus::ngram::Trigram;
 use corpus::texts::Shares;
+use ledger::canonical::entry_json;
 use ledger::freeze::{FreezeRequest, check};
 use schemas::data::{LicenseClass, Split};
+use schemas::policy_card::PolicyCard;
 use serde_json::{Value, json};
 
 use super::freeze;
@@ -24,7 +26,7 @@ use crate::template::{self, CARD, CONTRACT, DATA_FOLDER, PARAMETERS, SEALED};
 use crate::{key_folder, trainer_program};
 
 /// The policy card that a new contract starts with.
-const ADAMW: &[u8] = include_bytes!("../../../policy-cards/adamw.json");
+const ADAMW: &str = include_str!("../../../policy-cards/adamw.json");
 
 pub(crate) fn run(arguments: &InitArguments) -> Result<u8, Failure> {
     if let Some(contract) = &arguments.check {
@@ -34,8 +36,11 @@ pub(crate) fn run(arguments: &InitArguments) -> Result<u8, Failure> {
     let Some(output) = &arguments.output else {
         return Err(Failure::new("no folder is named", "name one with --output"));
     };
-    make_folder(output)?;
+    // What can fail without a trace comes first.
     let mut contract = edited_contract(arguments, output)?;
+    let trainer = trainer_program::locate(arguments.trainer.as_deref());
+    let identity = trainer_program::identity(&trainer)?;
+    make_folder(output)?;
     let keys = key_folder::locate(arguments.keys.as_deref(), output);
     let made = key_folder::make_missing(&keys)?;
     key_folder::say_made(&keys, &made);
@@ -50,8 +55,14 @@ pub(crate) fn run(arguments: &InitArguments) -> Result<u8, Failure> {
     if arguments.baseline || arguments.preset.has_baseline() {
         contract["quality_target"] = baseline(&build, &contract, &output.join(DATA_FOLDER))?;
     }
-    write_file(&output.join(CARD), ADAMW, false)?;
-    bind_trainer(arguments, output, &mut contract)?;
+    let card: PolicyCard = serde_json::from_str(ADAMW)?;
+    write_file(&output.join(CARD), &entry_json(&card)?, false)?;
+    let parameters = trainer_program::parameters(&trainer, &contract["architecture"], &output.join(CARD))?;
+    write_file(&output.join(PARAMETERS), &parameters, false)?;
+    say(format!("Bound {} {}, code {}.", identity.code.package, identity.code.version, identity.code.digest));
+    contract["code"] = serde_json::to_value(identity.code)?;
+    contract["environment"] = serde_json::to_value(identity.environment)?;
+    contract["plan"] = serde_json::to_value(identity.plan)?;
     apply_edits(arguments, &mut contract, Phase::Filled)?;
     template::add_comments(&mut contract);
     let path = output.join(CONTRACT);
@@ -201,19 +212,6 @@ fn file_sources(arguments: &InitArguments) -> Vec<FileSource> {
 
 fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
-}
-
-/// Asks the trainer who it is and which parameters the model has.
-fn bind_trainer(arguments: &InitArguments, output: &Path, contract: &mut Value) -> Result<(), Failure> {
-    let trainer = trainer_program::locate(arguments.trainer.as_deref());
-    let identity = trainer_program::identity(&trainer)?;
-    let parameters = trainer_program::parameters(&trainer, &contract["architecture"], &output.join(CARD))?;
-    write_file(&output.join(PARAMETERS), &parameters, false)?;
-    say(format!("Bound {} {}, code {}.", identity.code.package, identity.code.version, identity.code.digest));
-    contract["code"] = serde_json::to_value(identity.code)?;
-    contract["environment"] = serde_json::to_value(identity.environment)?;
-    contract["plan"] = serde_json::to_value(identity.plan)?;
-    Ok(())
 }
 
 /// The quality target: what an interpolated byte 3-gram model, fitted on the

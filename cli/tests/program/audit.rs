@@ -1,0 +1,87 @@
+//! `audit`, `handoff`, `rule`, `rules` on a ledger that is only frozen. Whole
+//! runs are audited in `tests/`.
+
+use serde_json::{Value, json};
+
+use crate::folder::Folder;
+
+#[test]
+fn a_run_that_has_not_begun_is_incomplete() {
+    let folder = Folder::frozen();
+    let before = folder.read("run/run.db");
+    let report = folder.run(&["audit", "run/run.db", "--output-format", "json"]).expect(4).json();
+    assert_eq!((&report["verdict"], &report["num_entries"]), (&json!("incomplete"), &json!(1)));
+    assert_eq!(folder.run(&["audit", "run/run.db", "--json"]).expect(4).json(), report);
+    let text = folder.run(&["audit", "run/run.db"]).expect(4).stdout;
+    assert!(text.contains("incomplete"), "{text}");
+    let sarif = folder.run(&["audit", "run/run.db", "--format", "sarif"]).expect(4).json();
+    assert_eq!(sarif["version"], json!("2.1.0"));
+    assert_eq!(folder.read("run/run.db"), before);
+    assert!(!folder.path("run/run.db.report.dsse.json").exists(), "an audit writes only with --save");
+}
+
+#[test]
+fn a_report_is_signed_on_request() {
+    let folder = Folder::frozen();
+    let finished = folder.run(&["audit", "run/run.db", "--save"]).expect(4);
+    assert!(finished.stderr.contains("into run/run.db.report.dsse.json"), "{}", finished.stderr);
+    let bytes = folder.read("run/run.db.report.dsse.json");
+    let envelope: schemas::dsse::Envelope = serde_json::from_slice(&bytes).expect("an envelope");
+    let public = folder.contract()["keys"]["validator"]["public"].as_str().expect("a key").to_owned();
+    let payload =
+        ledger::dsse::verify(&envelope, schemas::dsse::REPORT_PAYLOAD_TYPE, &public).expect("signed");
+    let report: schemas::report::Report = serde_json::from_slice(&payload).expect("a report");
+    assert_eq!(report.num_entries, 1);
+    let finished = folder.run(&["audit", "run/run.db", "--save", "--keys", "nowhere"]).expect(2);
+    assert!(finished.stderr.contains("nowhere"), "{}", finished.stderr);
+    let _ = folder.run(&["audit", "run/run.db", "--save-to", "elsewhere.json"]).expect(4);
+    let _ = folder.run(&["audit", "run/run.db", "--save-to", "elsewhere.json"]).expect(2);
+}
+
+#[test]
+fn only_an_accepted_run_is_handed_off() {
+    let folder = Folder::frozen();
+    let before = folder.read("run/run.db");
+    let finished = folder.run(&["handoff", "run/run.db"]).expect(1);
+    finished.expect_lines(&["error: run/run.db is incomplete: nothing is handed off"]);
+    assert_eq!(folder.read("run/run.db"), before);
+    assert!(!folder.path("run/run.db.handoff.dsse.json").exists());
+    assert!(!folder.path("run/run.db.report.dsse.json").exists());
+    folder.write("run/run.db.handoff.dsse.json", b"{}");
+    let finished = folder.run(&["handoff", "run/run.db"]).expect(2);
+    finished
+        .expect_lines(&["error: run/run.db.handoff.dsse.json exists: a candidate was handed off already"]);
+    let finished = folder.run(&["audit", "run/run.db", "--save"]).expect(2);
+    assert!(finished.stderr.contains("hint: sign the new report into another file with --save-to FILE"));
+}
+
+#[test]
+fn a_ledger_that_is_missing_could_not_be_audited() {
+    let folder = Folder::empty();
+    let finished = folder.run(&["audit", "none.db"]).expect(2);
+    finished.expect_lines(&[
+        "error: there is no ledger at none.db",
+        "hint: name the file that `ledger freeze` wrote, by default run.db",
+    ]);
+}
+
+#[test]
+fn rules_are_listed_and_explained() {
+    let folder = Folder::empty();
+    let rules = folder.run(&["rules", "--json"]).expect(0).json();
+    let rules = rules["rules"].as_array().cloned().expect("a list");
+    assert!(rules.len() >= 10, "{}", rules.len());
+    for rule in &rules {
+        let code = rule["code"].as_str().expect("a code");
+        let text = folder.run(&["rule", code]).expect(0).stdout;
+        for field in ["what", "why", "remedy", "reference", "gate", "name"] {
+            let value = rule[field].as_str().expect("a text");
+            assert!(text.contains(value), "{code} does not say its {field}");
+        }
+    }
+    let first: &Value = &rules[0];
+    let code = first["code"].as_str().expect("a code");
+    assert_eq!(folder.run(&["rule", &code.to_lowercase(), "--json"]).expect(0).json()["code"], first["code"]);
+    let finished = folder.run(&["rule", "GL999"]).expect(2);
+    finished.expect_lines(&["error: there is no rule \"GL999\"", "hint: `ledger rules` lists them"]);
+}
