@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ledger::strict::{self, ParseOptions};
+use schemas::body::Outcome;
 use schemas::contract::{Architecture, Device};
 use schemas::policy_card::PolicyCard;
 use serde::Serialize;
@@ -179,8 +180,10 @@ fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
         ledger: arguments.ledger.clone(),
         num_threads: arguments.threads.map(u32::from),
     })?;
-    if let Some(hint) = &report.hint {
+    if matches!(report.outcome, Outcome::Failed | Outcome::Refused) && report.exit_code != 0 {
         say(&format!("error: {}", report.reason));
+    }
+    if let Some(hint) = &report.hint {
         say(&format!("hint: {hint}"));
     }
     if arguments.json {
