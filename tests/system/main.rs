@@ -7,4 +7,5 @@ mod byte_sweep;
 mod crashes;
 mod end_to_end;
 mod sources;
+mod web;
 mod workspace;
