@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this module is the console")]
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
@@ -63,9 +63,9 @@ struct ValArguments {
 
 #[derive(Args)]
 struct QualifyArguments {
-    /// The handoff that `ledger handoff` wrote.
+    /// The handoff that `ledger handoff` wrote [default: <ledger>.handoff.dsse.json].
     #[arg(long)]
-    handoff: PathBuf,
+    handoff: Option<PathBuf>,
     /// The sealed set [default: where the contract says].
     #[arg(long)]
     sealed: Option<PathBuf>,
@@ -171,13 +171,20 @@ fn print_val(outcome: &ValOutcome) {
     println!("Wrote {}", outcome.output.display());
 }
 
+/// Where `ledger handoff` puts it.
+fn default_handoff(ledger: &Path) -> PathBuf {
+    let mut path = ledger.as_os_str().to_owned();
+    path.push(".handoff.dsse.json");
+    path.into()
+}
+
 fn run_qualify(arguments: QualifyArguments) -> Result<(), EvaluateError> {
     let console = Console::new();
     let common = arguments.common;
     let request = QualifyRequest {
         num_threads: common.num_threads(),
         data: common.data,
-        handoff: arguments.handoff,
+        handoff: arguments.handoff.unwrap_or_else(|| default_handoff(&common.ledger)),
         keys: common.keys,
         ledger: common.ledger,
         output: common.output,

@@ -182,9 +182,9 @@ mod tests {
             let product =
                 Product { left: &left, left_stride, rows, right: &packed, extent, out: &mut out, out_stride };
             if simd {
-                product.compute(Arch::new())
+                product.compute(Arch::new());
             } else {
-                product.with_simd(pulp::Scalar::new())
+                product.with_simd(pulp::Scalar::new());
             }
             results.push(out);
         }
