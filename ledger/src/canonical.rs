@@ -1,7 +1,7 @@
 //! Canonical bytes as the writer makes them (`docs/FORMAT.md`, "Canonical JSON").
 //!
-//! Entry JSON is what `serde_json` gives for types whose fields are declared in
-//! key order, so nothing is sorted on the hot path; one scan over the bytes
+//! Entry JSON is what `serde_json` gives, with the formatter of `schemas`, for
+//! types whose fields are declared in key order, so nothing is sorted on the hot path; one scan over the bytes
 //! then refuses what the types cannot rule out (keys of maps, integers above
 //! 2^53, nesting, extension values). The validator has its own implementation.
 
@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use schemas::MAX_JSON_INTEGER;
+use schemas::number::EntryFormatter;
 
 /// Deepest nesting of arrays and objects.
 pub const MAX_DEPTH: usize = 64;
@@ -79,24 +80,28 @@ pub fn entry_json<T: Serialize>(value: &T) -> Result<Vec<u8>, CanonicalError> {
 /// Appends the entry JSON of a value to `bytes`; on an error `bytes` is as before.
 pub(crate) fn append_entry_json<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), CanonicalError> {
     let start = bytes.len();
-    let result =
-        serde_json::to_writer(&mut *bytes, value).map_err(CanonicalError::Serialize).and_then(|()| {
-            match scan(&bytes[start..], Floats::Trusted) {
-                // Internally tagged enums put their tag first; sorting costs only them.
-                Err(CanonicalError::Form { fault: Fault::KeyOrder, .. }) => {
-                    let sorted: Value =
-                        serde_json::from_slice(&bytes[start..]).map_err(CanonicalError::Serialize)?;
-                    bytes.truncate(start);
-                    serde_json::to_writer(&mut *bytes, &sorted).map_err(CanonicalError::Serialize)?;
-                    scan(&bytes[start..], Floats::Trusted)
-                }
-                other => other,
+    let result = write_json(bytes, value).and_then(|()| {
+        match scan(&bytes[start..], Floats::Trusted) {
+            // Internally tagged enums put their tag first; sorting costs only them.
+            Err(CanonicalError::Form { fault: Fault::KeyOrder, .. }) => {
+                let sorted: Value =
+                    serde_json::from_slice(&bytes[start..]).map_err(CanonicalError::Serialize)?;
+                bytes.truncate(start);
+                write_json(bytes, &sorted)?;
+                scan(&bytes[start..], Floats::Trusted)
             }
-        });
+            other => other,
+        }
+    });
     if result.is_err() {
         bytes.truncate(start);
     }
     result
+}
+
+fn write_json<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), CanonicalError> {
+    let mut serializer = serde_json::Serializer::with_formatter(bytes, EntryFormatter);
+    value.serialize(&mut serializer).map_err(CanonicalError::Serialize)
 }
 
 /// Contract JSON (RFC 8785) of a contract that was parsed strictly.
@@ -182,6 +187,24 @@ struct Text<'a> {
     escaped: bool,
 }
 
+impl Text<'_> {
+    /// What the text says, not how it is escaped: only `"` and `\\` among
+    /// printable characters need an escape.
+    fn is_printable_ascii(self) -> bool {
+        let printable = self.raw.iter().all(|byte| (0x20..0x7f).contains(byte));
+        let mut bytes = self.raw.iter();
+        let mut escapes_printable = || {
+            while let Some(byte) = bytes.next() {
+                if *byte == b'\\' && !matches!(bytes.next(), Some(b'"' | b'\\')) {
+                    return false;
+                }
+            }
+            true
+        };
+        printable && (!self.escaped || escapes_printable())
+    }
+}
+
 impl<'a> Scanner<'a> {
     fn fail<T>(&self, fault: Fault) -> Result<T, CanonicalError> {
         Err(CanonicalError::Form { offset: self.at, fault })
@@ -244,7 +267,7 @@ impl<'a> Scanner<'a> {
         loop {
             let start = self.at;
             let key = self.string()?;
-            if !key.raw.iter().all(|byte| (0x20..0x7f).contains(byte)) {
+            if !key.is_printable_ascii() {
                 self.at = start;
                 return self.fail(Fault::KeyCharacter);
             }
@@ -348,7 +371,8 @@ fn is_canonical_integer(digits: &[u8], negative: bool) -> bool {
 
 fn is_shortest_float(text: &[u8]) -> bool {
     let Ok(value) = serde_json::from_slice::<f64>(text) else { return false };
-    serde_json::to_string(&value).is_ok_and(|shortest| shortest.as_bytes() == text)
+    let mut shortest = Vec::with_capacity(32);
+    write_json(&mut shortest, &value).is_ok() && shortest == text
 }
 
 fn ascending(previous: Text<'_>, next: Text<'_>) -> bool {

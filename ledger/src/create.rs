@@ -23,7 +23,7 @@ use crate::keys::{KeyPair, Role};
 use crate::lock::with_suffix;
 use crate::note::{self, TreeHead};
 use crate::recorder::Receipt;
-use crate::store::{HeadRow, NewRow, Store, StoreError};
+use crate::store::{HeadRow, NewRow, Store, StoreError, on_own_thread};
 use crate::tree::{Frontier, leaf_hash};
 
 /// A ledger that was not created; nothing is left under its name.
@@ -228,10 +228,13 @@ fn build(
     }
     let head = TreeHead { origin: origin.to_owned(), size: frontier.size(), root: frontier.root() };
     let note = head.sign(key);
-    let mut store = Store::create(&temporary.0)?;
-    store.insert_artifacts(artifacts)?;
-    store.commit(row.into_iter().collect(), || Some(HeadRow { size: head.size, note: note.clone() }))?;
-    store.close()?;
+    let stored_head = HeadRow { size: head.size, note: note.clone() };
+    on_own_thread(|| {
+        let mut store = Store::create(&temporary.0)?;
+        store.insert_artifacts(artifacts)?;
+        store.commit(row.into_iter().collect(), || Some(stored_head))?;
+        store.close()
+    })?;
     let io = |source: std::io::Error| CreateError::Io { path: path.to_owned(), source };
     std::fs::File::open(&temporary.0).and_then(|file| file.sync_all()).map_err(io)?;
     let head_path = head_file::path_for(path);

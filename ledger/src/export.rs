@@ -88,6 +88,8 @@ pub struct Proofs {
     pub inclusion: Vec<InclusionProof>,
     /// Entries in `entries.jsonl`; may be more than the newest head covers.
     pub num_entries: u64,
+    /// Root over all of them, 64 hex digits; unsigned where no head covers it.
+    pub root: String,
 }
 
 /// What an export holds.
@@ -195,9 +197,8 @@ pub fn export(ledger: &Path, folder: &Path) -> Result<ExportSummary, ExportError
     write_file(&folder.join("proofs.json"), &proofs)?;
     write_file(&folder.join("README.txt"), README.as_bytes())?;
     let newest = heads.last().map_or("", |head| head.note.as_str());
-    let head = note::parse(newest)
-        .map_err(|source| ExportError::Head { path: ledger.to_owned(), source })?
-        .head;
+    let head =
+        note::parse(newest).map_err(|source| ExportError::Head { path: ledger.to_owned(), source })?.head;
     let (num_artifacts, num_heads) = (artifacts.len() as u64, heads.len() as u64);
     Ok(ExportSummary { head, num_artifacts, num_entries, num_heads, run })
 }
@@ -257,6 +258,7 @@ fn make_proofs(levels: &Levels, sizes: &[u64]) -> Proofs {
         format: PROOFS_FORMAT.to_owned(),
         inclusion: inclusion.collect(),
         num_entries: levels.size() as u64,
+        root: encode_hex(&levels.root(levels.size()).unwrap_or_else(tree::empty_root)),
     }
 }
 
@@ -269,6 +271,11 @@ fn make_proofs(levels: &Levels, sizes: &[u64]) -> Proofs {
 /// The first thing that does not hold, with its file and line.
 pub fn check(folder: &Path, public_keys: &[String]) -> Result<ExportSummary, ExportError> {
     check_names(folder)?;
+    let readme = folder.join("README.txt");
+    if read_small(&readme)? != README.as_bytes() {
+        let what = "it is not the description that this version writes".to_owned();
+        return Err(ExportError::Content { path: readme, line: None, what });
+    }
     let entries_path = folder.join("entries.jsonl");
     let (levels, first) = read_entries(&entries_path)?;
     let frozen = check_contract(folder, first.as_ref())?;
@@ -289,8 +296,8 @@ pub fn check(folder: &Path, public_keys: &[String]) -> Result<ExportSummary, Exp
     }
     check_proofs(&folder.join("proofs.json"), &levels, &heads)?;
     let num_artifacts = check_artifacts(&folder.join("artifacts"), first.as_ref())?;
-    let (_, run) =
-        note::parse_origin(&newest.origin).ok_or_else(|| content(&heads_path, "an origin that is not a ledger's"))?;
+    let (_, run) = note::parse_origin(&newest.origin)
+        .ok_or_else(|| content(&heads_path, "an origin that is not a ledger's"))?;
     Ok(ExportSummary {
         head: newest,
         num_artifacts,
@@ -364,6 +371,10 @@ fn read_entries(path: &Path) -> Result<(Levels, Option<Entry>), ExportError> {
         let entry = Entry::from_slice(&line).map_err(|error| wrong(format!("not an entry: {error}")))?;
         if entry.index != index {
             return Err(wrong(format!("the line holds entry {}", entry.index)));
+        }
+        // A null member that is left out would read as the same entry.
+        if canonical::entry_json(&entry).ok().as_deref() != Some(line.as_slice()) {
+            return Err(wrong("a member is missing or spelled in another way".to_owned()));
         }
         leaves.push(tree::leaf_hash(&line));
         if index == 0 {
@@ -447,6 +458,10 @@ fn check_proofs(path: &Path, levels: &Levels, heads: &[TreeHead]) -> Result<(), 
     let proofs: Proofs = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
     if proofs.format != PROOFS_FORMAT || proofs.num_entries != levels.size() as u64 {
         return Err(wrong("another format or number of entries".to_owned()));
+    }
+    let root = levels.root(levels.size()).unwrap_or_else(tree::empty_root);
+    if proofs.root != encode_hex(&root) {
+        return Err(wrong("the entries do not give its root".to_owned()));
     }
     let hashes = |texts: &[String]| -> Option<Vec<Hash>> {
         texts.iter().map(|text| decode_hex(text)?.try_into().ok()).collect()

@@ -23,6 +23,15 @@ use crate::tree::{Frontier, Hash, leaf_hash};
 /// The schema of layout 1.
 const MIGRATION: &str = include_str!("../../migrations/0001_ledger.sql");
 
+/// Runs blocking database work on a thread of its own, so that a caller inside
+/// an asynchronous runtime can open and create ledgers too.
+pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
 /// Rows of one INSERT; more gain nothing measurable.
 const ROWS_PER_INSERT: usize = 100;
 
@@ -158,19 +167,27 @@ impl Store {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         check_header(path)?;
         let mut store = Self::connect(path)?;
-        let version = store.integer("PRAGMA user_version")?;
+        match store.check_layout() {
+            Ok(()) => Ok(store),
+            Err(error) => {
+                store.close()?;
+                Err(error)
+            }
+        }
+    }
+
+    fn check_layout(&mut self) -> Result<(), StoreError> {
+        let version: i64 = self.scalar("PRAGMA user_version")?;
         if version != i64::from(SQLITE_LAYOUT_VERSION) {
-            return Err(StoreError::NotALedger {
-                path: path.to_owned(),
-                what: format!("layout {version} is unknown"),
-            });
+            let what = format!("layout {version} is unknown");
+            return Err(StoreError::NotALedger { path: self.path.clone(), what });
         }
-        let mut reference = Self::connect_with(SqliteConnectOptions::new().in_memory(true), path)?;
+        let mut reference = Self::connect_with(SqliteConnectOptions::new().in_memory(true), &self.path)?;
         reference.execute_script(MIGRATION)?;
-        if store.schema_digest()? != reference.schema_digest()? {
-            return Err(StoreError::Schema { path: path.to_owned() });
+        if self.schema_digest()? == reference.schema_digest()? {
+            return Ok(());
         }
-        Ok(store)
+        Err(StoreError::Schema { path: self.path.clone() })
     }
 
     fn connect(path: &Path) -> Result<Self, StoreError> {
@@ -218,10 +235,6 @@ impl Store {
     {
         let fetched = self.runtime.block_on(sqlx::query_scalar(sql).fetch_one(&mut self.connection));
         fetched.map_err(|source| self.failed("reading", source))
-    }
-
-    fn integer(&mut self, sql: &'static str) -> Result<i64, StoreError> {
-        self.scalar(sql)
     }
 
     fn failed(&self, action: &'static str, source: sqlx::Error) -> StoreError {

@@ -362,7 +362,7 @@ mod tests {
             prop_assert_eq!(levels.root(size), Some(root));
             let index = index.index(size);
             let proof = inclusion_proof(&leaves, index).expect("the leaf exists");
-            prop_assert_eq!(levels.inclusion_proof(index, size).as_ref(), Some(&proof));
+            prop_assert_eq!(levels.inclusion_proof(index, size), Some(proof.clone()));
             let (size_u64, index_u64) = (size as u64, index as u64);
             prop_assert!(verify_inclusion(&root, size_u64, index_u64, &leaves[index], &proof));
             let mut other = leaves[index];
@@ -376,7 +376,7 @@ mod tests {
             let old_size = old.index(size + 1);
             let old_root = root_of(&leaves[..old_size]);
             let proof = consistency_proof(&leaves, old_size).expect("not larger");
-            prop_assert_eq!(levels.consistency_proof(old_size, size).as_ref(), Some(&proof));
+            prop_assert_eq!(levels.consistency_proof(old_size, size), Some(proof.clone()));
             prop_assert!(verify_consistency(old_size as u64, &old_root, size_u64, &root, &proof));
             let mut wrong = old_root;
             wrong[bit / 8] ^= 1 << (bit % 8);

@@ -2,7 +2,8 @@
 //!
 //! Everything of meaning is inside the entry's bytes, and so under the hash.
 //! Canonical bytes are specified in `docs/FORMAT.md`; serialising an [`Entry`]
-//! with `serde_json` gives them, because fields are declared in key order.
+//! with `serde_json` and [`crate::number::EntryFormatter`] gives them, because
+//! fields are declared in key order.
 
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};

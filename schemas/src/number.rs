@@ -5,6 +5,7 @@
 //! 2^53, is written as a string. See `docs/FORMAT.md`, "Numbers".
 
 use std::fmt;
+use std::io;
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -107,6 +108,25 @@ impl<'de> Deserialize<'de> for Float {
     }
 }
 
+/// How entry JSON spells what `serde_json` would spell otherwise: the exponent
+/// of a large float has no plus sign.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EntryFormatter;
+
+impl serde_json::ser::Formatter for EntryFormatter {
+    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        let mut plain = serde_json::ser::CompactFormatter;
+        // Only exponents from 16 on are positive.
+        if value.abs() < 1e16 {
+            return plain.write_f64(writer, value);
+        }
+        let mut text = Vec::with_capacity(32);
+        plain.write_f64(&mut text, value)?;
+        text.retain(|byte| *byte != b'+');
+        writer.write_all(&text)
+    }
+}
+
 /// An unsigned 64-bit integer written as a decimal string: seeds, and anything
 /// else that uses all 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,7 +190,10 @@ mod tests {
     use super::*;
 
     fn check(value: f64, text: &str) {
-        let written = serde_json::to_string(&Float(value)).expect("a float serialises");
+        let mut written = Vec::new();
+        let mut serializer = serde_json::Serializer::with_formatter(&mut written, EntryFormatter);
+        Float(value).serialize(&mut serializer).expect("a float serialises");
+        let written = String::from_utf8(written).expect("JSON is UTF-8");
         assert_eq!(written, text);
         let read: Float = serde_json::from_str(&written).expect("and reads back");
         assert_eq!(read.0.to_bits(), value.to_bits());
@@ -187,6 +210,9 @@ mod tests {
         check(f64::from_bits(0x7ff8_0000_0000_0001), "\"NaN:7ff8000000000001\"");
         check(f64::from_bits(1), "5e-324");
         check(f64::MAX, "1.7976931348623157e308");
+        check(1e16, "1e16");
+        check(-1e16, "-1e16");
+        check(9_999_999_999_999_998.0, "9999999999999998.0");
     }
 
     #[test]

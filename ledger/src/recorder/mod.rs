@@ -38,7 +38,7 @@ use crate::canonical;
 use crate::frozen::FrozenContract;
 use crate::keys::KeyPair;
 use crate::note::TreeHead;
-use crate::store::{NewRow, StoreError};
+use crate::store::{NewRow, StoreError, on_own_thread};
 use crate::tree::{Hash, leaf_hash};
 use opening::Opened;
 use writer::Writer;
@@ -146,7 +146,7 @@ impl Recorder {
     /// is behind its external head, its entries do not give the signed roots,
     /// or the key is not the one that its heads are signed with.
     pub fn open(path: &Path, key: KeyPair) -> Result<Self, RecorderError> {
-        let opened = opening::open(path, &key)?;
+        let opened = on_own_thread(|| opening::open(path, &key))?;
         let mut key_prefix = [0u8; 8];
         getrandom::fill(&mut key_prefix).map_err(|error| StoreError::Io {
             path: path.to_owned(),

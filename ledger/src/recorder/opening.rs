@@ -35,6 +35,17 @@ pub(super) struct Opened {
     pub(super) store: Store,
 }
 
+/// What reading the whole ledger gave.
+struct Inspected {
+    contract: Option<FrozenContract>,
+    frontier: Frontier,
+    head_file: HeadFile,
+    kind: LedgerKind,
+    last_time_us: u64,
+    run: RunId,
+    signed: TreeHead,
+}
+
 pub(super) fn open(path: &Path, key: &KeyPair) -> Result<Opened, RecorderError> {
     if !path.exists() {
         return Err(StoreError::Missing { path: path.to_owned() }.into());
@@ -42,8 +53,35 @@ pub(super) fn open(path: &Path, key: &KeyPair) -> Result<Opened, RecorderError> 
     let lock = WriterLock::acquire(path)?;
     let mut store = Store::open(path)?;
     let mark = WriterMark::set(path).map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
+    match inspect(path, key, &mut store) {
+        Ok(Inspected { contract, frontier, head_file, kind, last_time_us, run, signed }) => {
+            let origin = signed.origin.clone();
+            Ok(Opened {
+                contract,
+                frontier,
+                head_file,
+                kind,
+                last_time_us,
+                lock,
+                mark,
+                origin,
+                run,
+                signed,
+                store,
+            })
+        }
+        Err(error) => {
+            // Dropping a connection closes it later, on another thread; the
+            // lock must not be free before.
+            store.close()?;
+            Err(error)
+        }
+    }
+}
+
+fn inspect(path: &Path, key: &KeyPair, store: &mut Store) -> Result<Inspected, RecorderError> {
     let head_path = head_file::path_for(path);
-    let (head_file, external) = HeadFile::open(&head_path)?;
+    let (mut head_file, external) = HeadFile::open(&head_path)?;
     let heads = store.heads()?;
     let newest = heads.last().ok_or_else(|| RecorderError::NoHead { path: path.to_owned() })?;
     let malformed = |path: &Path| {
@@ -81,20 +119,11 @@ pub(super) fn open(path: &Path, key: &KeyPair) -> Result<Opened, RecorderError> 
         Some(bytes) => read_entry(path, num_entries - 1, bytes)?.time_us,
         None => 0,
     };
-    let origin = signed.origin.clone();
-    Ok(Opened {
-        contract,
-        frontier: scan.frontier,
-        head_file,
-        kind,
-        last_time_us,
-        lock,
-        mark,
-        origin,
-        run,
-        signed,
-        store,
-    })
+    if external_head.size < signed.size {
+        // A crash came between the commit of this head and its publication.
+        head_file.append(&newest.note)?;
+    }
+    Ok(Inspected { contract, frontier: scan.frontier, head_file, kind, last_time_us, run, signed })
 }
 
 /// Every head of the database agrees with the entries.

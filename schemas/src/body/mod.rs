@@ -10,6 +10,8 @@ mod step;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::number::EntryFormatter;
+
 pub use attempt::*;
 pub use candidate::*;
 pub use checkpoint::*;
@@ -82,7 +84,7 @@ macro_rules! bodies {
             /// # Errors
             /// Never for values of these types; the signature is serde_json's.
             pub fn det_json(&self) -> Result<String, serde_json::Error> {
-                match self { $(Self::$name(halves) => serde_json::to_string(&halves.det),)* }
+                match self { $(Self::$name(halves) => entry_json(&halves.det),)* }
             }
         }
 
@@ -101,6 +103,12 @@ macro_rules! bodies {
         }
 
     };
+}
+
+fn entry_json<T: Serialize>(value: &T) -> Result<String, serde_json::Error> {
+    let mut bytes = Vec::with_capacity(256);
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, EntryFormatter))?;
+    String::from_utf8(bytes).map_err(serde::ser::Error::custom)
 }
 
 bodies! {
