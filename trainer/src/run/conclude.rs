@@ -183,7 +183,11 @@ fn finish(
         Some(select::reaches(stream.direction, *value, target.threshold))
     });
     if let Some(winner) = winner {
-        attempt.record_durably(last_step, selected(contract, winner, trained.candidates.len()))?;
+        let halves = selected(contract, winner, trained.candidates.len());
+        // A crash after the selection leaves it standing: there is one.
+        if history.selected.as_ref() != Some(&halves.det) {
+            attempt.record_durably(last_step, Body::CandidateSelected(Box::new(halves)))?;
+        }
         failpoint::pass("candidate.selected");
     }
     let candidate = winner.map(|winner| winner.candidate.0.clone());
@@ -202,7 +206,11 @@ fn finish(
     })
 }
 
-fn selected(contract: &schemas::contract::Contract, winner: &PastCandidate, num_candidates: usize) -> Body {
+fn selected(
+    contract: &schemas::contract::Contract,
+    winner: &PastCandidate,
+    num_candidates: usize,
+) -> Halves<CandidateSelectedDet, CandidateObs> {
     let det = CandidateSelectedDet {
         model: winner.det.model,
         num_candidates: num_candidates as u64,
@@ -211,7 +219,7 @@ fn selected(contract: &schemas::contract::Contract, winner: &PastCandidate, num_
         value: winner.det.value,
     };
     let obs = CandidateObs { candidate: winner.candidate.clone(), checkpoint: winner.checkpoint.clone() };
-    Body::CandidateSelected(Box::new(Halves { det, obs }))
+    Halves { det, obs }
 }
 
 /// Records what went wrong and ends the attempt; the run too, where every

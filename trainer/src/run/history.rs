@@ -7,7 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::body::{Body, CandidateAdmittedDet, CostTotals, Counters, FaultObservedDet, Outcome, RunEndDet};
+use schemas::body::{
+    Body, CandidateAdmittedDet, CandidateSelectedDet, CostTotals, Counters, FaultObservedDet, Outcome,
+    RunEndDet,
+};
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CandidateId, CheckpointId};
 
@@ -92,6 +95,8 @@ pub struct History {
     pub end: Option<RunEndDet>,
     /// Value by stream and step; of one step the latest evaluation.
     pub evaluations: BTreeMap<String, BTreeMap<u64, f64>>,
+    /// The selection, where an attempt made it and then vanished.
+    pub selected: Option<CandidateSelectedDet>,
     /// Threads of the first attempt.
     pub num_threads: Option<u32>,
     /// Whether `segment.start` of the first segment was written.
@@ -163,6 +168,7 @@ impl History {
                 };
                 self.candidates.insert(halves.det.step, candidate);
             }
+            Body::CandidateSelected(halves) => self.selected = Some(halves.det.clone()),
             _ => self.observe_checkpoint(entry),
         }
     }

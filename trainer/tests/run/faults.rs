@@ -113,3 +113,18 @@ fn a_folder_of_another_run_is_never_touched() -> Result<()> {
     assert_eq!(std::fs::read(foreign.join("model.safetensors"))?, b"another run's");
     Ok(())
 }
+
+#[test]
+fn intents_and_stages_are_under_a_signed_head_as_soon_as_they_are_made() -> Result<()> {
+    let folder = RunFolder::new(|_| ())?;
+    folder.train()?.expect(0);
+    let kinds = folder.kinds()?;
+    let heads = std::fs::read_to_string(folder.path().join("run.db.head"))?;
+    for kind in
+        ["attempt.start", "checkpoint.requested", "checkpoint.validated", "candidate.selected", "run.end"]
+    {
+        let size = kinds.iter().position(|found| *found == kind).context("it is there")? + 1;
+        assert!(heads.contains(&format!("\n{size}\n")), "no head was signed at size {size}, after {kind}");
+    }
+    Ok(())
+}
