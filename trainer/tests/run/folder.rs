@@ -109,6 +109,8 @@ impl RunFolder {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
         command.arg("run").arg("--ledger").arg(self.ledger()).args(arguments);
+        #[cfg(feature = "failpoints")]
+        command.env(trainer::run::failpoint::PERMISSION, "1");
         command.env_remove("LEDGER_KEYS").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -121,6 +123,17 @@ impl RunFolder {
     /// Runs the trainer to its end, with further arguments.
     pub fn train_with(&self, arguments: &[&str]) -> Result<Finished> {
         let output = self.command(arguments).output()?;
+        Ok(Finished {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout)?,
+            stderr: String::from_utf8(output.stderr)?,
+        })
+    }
+
+    /// Runs the trainer to its end with a variable in its environment.
+    #[cfg(feature = "failpoints")]
+    pub fn train_under(&self, name: &str, value: &str) -> Result<Finished> {
+        let output = self.command(&[]).env(name, value).output()?;
         Ok(Finished {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout)?,

@@ -5,6 +5,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(feature = "failpoints")]
+mod crash_points;
 mod endings;
 mod faults;
 mod folder;
