@@ -233,7 +233,8 @@ impl<'a> Pass<'a> {
             for running in &mut self.checks {
                 running.check.entry(entry, &mut running.sink);
             }
-            self.summary.entry(entry);
+            let det = context.scan.as_ref().ok().and_then(|scan| scan.det.clone());
+            self.summary.entry(entry, det.and_then(|range| row.entry.get(range)));
         }
         self.frontier.append(context.leaf);
         let size = self.frontier.size();

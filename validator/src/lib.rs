@@ -32,5 +32,9 @@ pub mod val_numbers;
 pub use audit::{AuditRequest, Progress, audit};
 pub use error::AuditError;
 
+#[cfg(feature = "fixture")]
+pub mod bench_support;
 #[cfg(test)]
+mod corruption;
+#[cfg(any(test, feature = "fixture"))]
 mod fixture;

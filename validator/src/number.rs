@@ -123,17 +123,46 @@ impl Decimal {
         Some(decimal)
     }
 
-    /// The shortest digits of a finite binary64.
+    /// The shortest digits of a finite binary64; of two that are equally close,
+    /// the even one, as ECMAScript chooses.
     pub(crate) fn shortest(value: f64) -> Self {
         let mut text = Spelling::new();
         // Writing to a fixed buffer of sufficient length cannot fail.
         let _ = write!(text, "{value:e}");
-        Self::parse(text.as_bytes()).unwrap_or(Self {
-            negative: value.is_sign_negative(),
-            digits: [0; Self::MAX_DIGITS],
-            num_digits: 0,
-            point: 0,
-        })
+        let zero = Self { negative: value.is_sign_negative(), digits: [0; 17], num_digits: 0, point: 0 };
+        let mut decimal = Self::parse(text.as_bytes()).unwrap_or(zero);
+        decimal.prefer_even(value);
+        decimal
+    }
+
+    /// The standard library does not say which of two equally close candidates
+    /// it gives. Doubles that were widened from f32 often have two.
+    fn prefer_even(&mut self, value: f64) {
+        let Some(&last) = self.digits().last() else { return };
+        if last % 2 == 0 {
+            return;
+        }
+        let integer = self.digits().iter().fold(0u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+        let exponent = self.point - self.count();
+        let neighbour = if is_midpoint(value, 2 * integer - 1, exponent) {
+            last - 1
+        } else if is_midpoint(value, 2 * integer + 1, exponent) {
+            last + 1
+        } else {
+            return;
+        };
+        // A neighbour that ends in 0 would be shorter, which the library had found.
+        if neighbour > b'9' || neighbour == b'0' {
+            return;
+        }
+        let mut even = *self;
+        even.digits[self.num_digits - 1] = neighbour;
+        // Below a power of two the interval is not symmetric.
+        let text = even.spell_entry();
+        let reads_back = std::str::from_utf8(text.as_bytes()).ok().and_then(|text| text.parse::<f64>().ok());
+        if reads_back.map(f64::to_bits) == Some(value.to_bits()) {
+            *self = even;
+        }
     }
 
     /// Spelling of a float in entry JSON: always with `.` or `e`.
@@ -220,6 +249,33 @@ impl Decimal {
     }
 }
 
+/// Whether `|value|` is exactly `odd * 5^exponent * 2^(exponent - 1)`, which is
+/// the middle between two integers times `10^exponent` when `odd` is twice the
+/// lower one plus one.
+fn is_midpoint(value: f64, odd: u64, exponent: i32) -> bool {
+    let bits = value.to_bits();
+    let biased = i32::try_from((bits >> 52) & 0x7ff).unwrap_or(0);
+    let fraction = bits & ((1 << 52) - 1);
+    let (mantissa, binary) =
+        if biased == 0 { (fraction, -1074) } else { (fraction | 1 << 52, biased - 1075) };
+    if mantissa == 0 {
+        return false;
+    }
+    let shift = mantissa.trailing_zeros();
+    let mantissa = mantissa >> shift;
+    if binary + i32::try_from(shift).unwrap_or(0) != exponent - 1 {
+        return false;
+    }
+    // Both sides are odd now; a power that overflows is larger than the other side.
+    let power = 5u128.checked_pow(exponent.unsigned_abs());
+    let (left, right) = if exponent < 0 {
+        (power.and_then(|power| power.checked_mul(u128::from(mantissa))), Some(u128::from(odd)))
+    } else {
+        (Some(u128::from(mantissa)), power.and_then(|power| power.checked_mul(u128::from(odd))))
+    };
+    left.is_some() && left == right
+}
+
 /// Reads `[+-]?[0-9]*`, bounded so that sums of it cannot overflow.
 fn parse_exponent(text: &[u8]) -> Option<i32> {
     let (negative, digits) = match text {
@@ -264,10 +320,12 @@ mod tests {
         check(5e-324, "5e-324", "5e-324");
         check(f64::MAX, "1.7976931348623157e308", "1.7976931348623157e+308");
         check(f64::from(0.1f32), "0.10000000149011612", "0.10000000149011612");
+        // Exactly between ...812 and ...813: the even one.
+        check(f64::from(879.126_3f32), "879.1262817382812", "879.1262817382812");
     }
 
     #[test]
-    fn entry_spelling_agrees_with_the_writers_library_on_many_doubles() {
+    fn shortest_digits_agree_with_another_library_on_many_doubles() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         for round in 0..200_000u32 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -278,7 +336,8 @@ mod tests {
                 f64::from(f32::from_bits((bits >> 32) as u32))
             };
             if value.is_finite() {
-                let text = serde_json::to_string(&value).expect("a finite double");
+                // serde_json uses another algorithm and writes a `+` in exponents.
+                let text = serde_json::to_string(&value).expect("a finite double").replace("e+", "e");
                 assert_eq!(Decimal::shortest(value).spell_entry().as_bytes(), text.as_bytes());
             }
         }

@@ -56,8 +56,12 @@ impl Summary {
         Self { target_stream: target_stream.map(|target| target.stream.clone()), ..Self::default() }
     }
 
-    pub(crate) fn entry(&mut self, entry: &Entry) {
-        self.projection.entry(entry);
+    /// `det`: canonical bytes of the determined half, where the entry is canonical.
+    pub(crate) fn entry(&mut self, entry: &Entry, det: Option<&[u8]>) {
+        match det {
+            Some(det) => self.projection.stored(entry, det),
+            None => self.projection.entry(entry),
+        }
         match &entry.body {
             Body::AttemptStart(halves) => {
                 self.counts.attempted += 1;

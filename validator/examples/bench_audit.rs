@@ -1,0 +1,107 @@
+//! Processor time of an audit over that of its parts: reading the rows,
+//! SHA-256 over them, parsing them, and the tree. Prints JSON.
+//!
+//! `cargo run -p validator --features fixture --example bench_audit -- [STEPS] [ROUNDS]`
+//!
+//! Every round runs each part and the audit once, so that all see the same
+//! state of the machine; medians are compared.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::io::Write;
+
+use schemas::entry::Entry;
+use schemas::report::Verdict;
+use sha2::{Digest, Sha256};
+use validator::bench_support::SyntheticLedger;
+use validator::tree::{Frontier, leaf_hash};
+use validator::{AuditRequest, audit};
+
+/// On-CPU nanoseconds of this thread; nothing here uses another.
+fn cpu_ns() -> Result<u64, Box<dyn Error>> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(text.split(' ').next().ok_or("an empty schedstat")?.parse()?)
+}
+
+fn timed(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<u64, Box<dyn Error>> {
+    let before = cpu_ns()?;
+    work()?;
+    Ok(cpu_ns()? - before)
+}
+
+fn median(values: &mut [u64]) -> f64 {
+    values.sort_unstable();
+    let middle = values.len() / 2;
+    let value =
+        if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2 };
+    // Nanoseconds of a bench are far below 2^53.
+    value as f64 / 1000.0
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let num_steps: u64 = arguments.next().map_or(Ok(10_000), |text| text.parse())?;
+    let rounds: usize = arguments.next().map_or(Ok(7), |text| text.parse())?;
+    let ledger = SyntheticLedger::new(num_steps);
+    let request = AuditRequest { ledger: ledger.path(), ..AuditRequest::default() };
+    let entries = ledger.entries();
+    let mut times: [Vec<u64>; 5] = Default::default();
+    for _ in 0..rounds {
+        times[0].push(timed(|| read(&ledger))?);
+        times[1].push(timed(|| {
+            for bytes in entries {
+                black_box(Sha256::digest(bytes));
+            }
+            Ok(())
+        })?);
+        times[2].push(timed(|| {
+            for bytes in entries {
+                black_box(Entry::from_slice(bytes)?);
+            }
+            Ok(())
+        })?);
+        times[3].push(timed(|| {
+            let mut frontier = Frontier::new();
+            for bytes in entries {
+                frontier.append(leaf_hash(bytes));
+            }
+            black_box(frontier.root());
+            Ok(())
+        })?);
+        times[4].push(timed(|| {
+            let report = audit(&request, &mut |_| {})?;
+            match report.verdict {
+                Verdict::Accepted => Ok(()),
+                other => {
+                    Err(format!("the synthetic run is {}: {:?}", other.name(), report.findings.first())
+                        .into())
+                }
+            }
+        })?);
+    }
+    let [read_us, hash_us, parse_us, tree_us, audit_us] = times.map(|mut values| median(&mut values));
+    let parts_us = read_us + hash_us + parse_us + tree_us;
+    let result = serde_json::json!({
+        "steps": num_steps,
+        "entries": entries.len(),
+        "entry_bytes": entries.iter().map(Vec::len).sum::<usize>(),
+        "rounds": rounds,
+        "cpu_us": { "read": read_us, "hash": hash_us, "parse": parse_us, "tree": tree_us, "audit": audit_us },
+        "ratio": audit_us / parts_us,
+    });
+    writeln!(std::io::stdout(), "{result}")?;
+    Ok(())
+}
+
+fn read(ledger: &SyntheticLedger) -> Result<(), Box<dyn Error>> {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let connection = rusqlite::Connection::open_with_flags(ledger.path(), flags)?;
+    let mut statement = connection.prepare("SELECT seq, idem, entry, leaf FROM entries ORDER BY seq")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        for column in 0..4 {
+            black_box(row.get_ref(column)?);
+        }
+    }
+    Ok(())
+}

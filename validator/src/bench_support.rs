@@ -1,0 +1,66 @@
+//! A synthetic ledger of any length for the bench. Nothing of it is in an
+//! ordinary build.
+
+use std::path::PathBuf;
+
+use schemas::contract::{Architecture, ScheduleShape, StoppingRule};
+
+use crate::fixture::{RunBuilder, StoredRun, Texts, use_texts};
+
+/// Examples of one update.
+const GLOBAL_EXAMPLES: u32 = 8;
+
+/// Context length in bytes.
+const CONTEXT_LENGTH: u32 = 64;
+
+/// A ledger on disk, removed when it is dropped.
+pub struct SyntheticLedger {
+    run: StoredRun,
+}
+
+impl SyntheticLedger {
+    /// An honest run of so many updates of 8 windows of 64 bytes, saved and
+    /// evaluated at its ends.
+    ///
+    /// # Panics
+    /// When the temporary folder cannot be written, or on a second call.
+    #[must_use]
+    pub fn new(num_steps: u64) -> Self {
+        let text = |length: usize| (0..length).map(|at| b"etaoin shrdlu"[at * at % 13]).collect();
+        use_texts(Texts { train: [text(200_000), text(60_000)], val: text(2_000) });
+        let builder = RunBuilder::new().contract(|contract| {
+            let Architecture::LlamaDecoder(model) = &mut contract.architecture;
+            model.context_length = CONTEXT_LENGTH;
+            contract.batch.global_examples = GLOBAL_EXAMPLES;
+            contract.batch.accumulation = GLOBAL_EXAMPLES / contract.batch.microbatch_examples;
+            contract.budget.max_steps = num_steps;
+            contract.checkpoints.every_steps = num_steps;
+            contract.stopping = StoppingRule::AtStep { step: num_steps };
+            for stream in &mut contract.evaluation.streams {
+                stream.every_steps = num_steps;
+            }
+            for group in &mut contract.schedule {
+                group.shape = ScheduleShape::WarmupCosine {
+                    floor: 1e-4,
+                    peak: 1e-2,
+                    total_steps: num_steps,
+                    warmup_steps: num_steps / 10,
+                };
+            }
+            contract.quality_target = None;
+        });
+        Self { run: StoredRun::new(builder.build()) }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.run.path()
+    }
+
+    /// The stored entries.
+    #[must_use]
+    pub fn entries(&self) -> &[Vec<u8>] {
+        &self.run.entries
+    }
+}
