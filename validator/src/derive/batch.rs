@@ -25,14 +25,22 @@ pub fn first_position(batch: &Batch, step: u64) -> Option<u64> {
     step.checked_sub(1)?.checked_mul(u64::from(batch.global_examples))
 }
 
+/// Ranges that a step may have: more would not fit into an entry's 65,535
+/// bytes, and a contract may claim any batch over any few examples.
+const MAX_RANGES: usize = 4096;
+
 /// The ranges of update `step` over `num_examples` examples an epoch, split at
-/// epoch ends; `None` where there is nothing to draw from.
+/// epoch ends; `None` where there is nothing to draw from, or more than
+/// [`MAX_RANGES`] ranges.
 #[must_use]
 pub fn ranges(batch: &Batch, step: u64, num_examples: u64) -> Option<Vec<PositionRange>> {
     let mut position = first_position(batch, step)?;
     let end = position.checked_add(u64::from(batch.global_examples))?;
     let mut ranges = Vec::new();
     while position < end {
+        if ranges.len() >= MAX_RANGES {
+            return None;
+        }
         let epoch = position.checked_div(num_examples)?;
         let first = position % num_examples;
         let count = (num_examples - first).min(end - position);
@@ -77,5 +85,7 @@ mod tests {
         assert_eq!(ranges(&BATCH, 0, 20), None);
         assert_eq!(ranges(&BATCH, 1, 0), None);
         assert_eq!(ranges(&BATCH, u64::MAX, 20), None);
+        let large = Batch { global_examples: u32::MAX, ..BATCH };
+        assert_eq!(ranges(&large, 1, 1), None);
     }
 }

@@ -58,15 +58,33 @@ pub fn num_targets(table: &ExampleTable, num_examples: Option<u64>) -> u64 {
     (0..limit).filter_map(|index| table.get(index)).map(|record| u64::from(record.num_targets)).sum()
 }
 
+/// Ids that are gathered before they are hashed.
+const MAX_BUFFER_BYTES: usize = 64 << 10;
+
 /// BLAKE3 over example ids in the order of consumption; `None` when an index is
-/// beyond the table.
+/// beyond the table. `buffer` is scratch space that a caller keeps: one hash of
+/// all bytes is several times faster than a hasher fed with ids. It stays
+/// bounded whatever batch a contract claims.
 #[must_use]
-pub fn ids_digest(table: &ExampleTable, examples: impl IntoIterator<Item = u64>) -> Option<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new();
+pub fn ids_digest(
+    table: &ExampleTable,
+    examples: impl IntoIterator<Item = u64>,
+    buffer: &mut Vec<u8>,
+) -> Option<[u8; 32]> {
+    buffer.clear();
+    let mut hasher: Option<blake3::Hasher> = None;
     for index in examples {
-        hasher.update(&table.get(index)?.id);
+        if buffer.len() >= MAX_BUFFER_BYTES {
+            hasher.get_or_insert_with(blake3::Hasher::new).update(buffer);
+            buffer.clear();
+        }
+        buffer.extend_from_slice(&table.get(index)?.id);
     }
-    Some(*hasher.finalize().as_bytes())
+    let digest = match &mut hasher {
+        Some(hasher) => hasher.update(buffer).finalize(),
+        None => blake3::hash(buffer),
+    };
+    Some(*digest.as_bytes())
 }
 
 #[cfg(test)]
@@ -113,7 +131,13 @@ mod tests {
         let table = ExampleTable::parse(bytes).expect("a table");
         assert_eq!((num_targets(&table, None), num_targets(&table, Some(1))), (7, 4));
         let both = [[2u8; 32], [1; 32]].concat();
-        assert_eq!(ids_digest(&table, [1, 0]), Some(*blake3::hash(&both).as_bytes()));
-        assert_eq!(ids_digest(&table, [2]), None);
+        assert_eq!(ids_digest(&table, [1, 0], &mut Vec::new()), Some(*blake3::hash(&both).as_bytes()));
+        assert_eq!(ids_digest(&table, [2], &mut Vec::new()), None);
+        let many: Vec<u64> = (0..5000).map(|index| index % 2).collect();
+        let all: Vec<u8> =
+            many.iter().flat_map(|index| [u8::try_from(index + 1).expect("small"); 32]).collect();
+        let mut buffer = Vec::new();
+        assert_eq!(ids_digest(&table, many, &mut buffer), Some(*blake3::hash(&all).as_bytes()));
+        assert!(buffer.len() <= MAX_BUFFER_BYTES);
     }
 }

@@ -10,6 +10,7 @@ mod replay_equality;
 mod resume_point;
 mod run_frame;
 mod segment;
+mod step_bytes;
 mod step_sequence;
 mod stopping;
 

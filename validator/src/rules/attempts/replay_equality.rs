@@ -7,6 +7,7 @@ use schemas::contract::EquivalenceClass;
 use schemas::entry::Entry;
 use schemas::report::Route;
 
+use super::step_bytes;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
@@ -39,6 +40,8 @@ struct Span {
 }
 
 struct Replay {
+    /// Bytes of the half in hand; kept so that it is not allocated for each step.
+    buffer: Vec<u8>,
     /// Digests since the newest validated checkpoint, by the running attempt.
     open: BTreeMap<Key, [u8; 32]>,
     /// The same by attempts that were lost since then.
@@ -53,6 +56,7 @@ struct Replay {
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     if frozen.contract.numerics.determinism == EquivalenceClass::Bitwise {
         Box::new(Replay {
+            buffer: Vec::new(),
             open: BTreeMap::new(),
             lost: BTreeMap::new(),
             spans: BTreeMap::new(),
@@ -69,8 +73,13 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
 
 impl Replay {
     fn record(&mut self, entry: &Entry, key: Key, sink: &mut Sink) {
-        let Ok(det) = entry.body.det_json() else { return };
-        let digest = *blake3::hash(det.as_bytes()).as_bytes();
+        self.buffer.clear();
+        if let Body::Step(halves) = &entry.body {
+            step_bytes::write(&halves.det, &mut self.buffer);
+        } else if let Ok(det) = entry.body.det_json() {
+            self.buffer.extend(det.as_bytes());
+        }
+        let digest = *blake3::hash(&self.buffer).as_bytes();
         self.num_checked += 1;
         if let Some(earlier) = self.lost.get(&key)
             && *earlier != digest
@@ -78,7 +87,10 @@ impl Replay {
             sink.rejected(
                 At::entry(entry.index, "/body/det"),
                 format!("{} {} executed again gives something else", entry.body.kind().name(), key.0),
-                format!("det with BLAKE3 {}", schemas::digest::encode_hex(earlier)),
+                format!(
+                    "the det half whose digest in this audit is {}",
+                    schemas::digest::encode_hex(earlier)
+                ),
                 schemas::digest::encode_hex(&digest),
             );
         }

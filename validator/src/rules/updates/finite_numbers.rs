@@ -27,36 +27,44 @@ fn open(_: &Frozen) -> Box<dyn Check + '_> {
         if facts.det.overflow.as_ref().is_some_and(|overflow| overflow.skipped) {
             return;
         }
-        for (pointer, value) in numbers(facts.det) {
+        each_number(facts.det, &mut |group, name, value| {
             if !(value.is_finite() && value >= 0.0) {
-                let at = At::entry(facts.entry.index, format!("/body/det/{pointer}"));
+                let pointer = match group {
+                    Some(at) => format!("/body/det/updates/{at}/{name}"),
+                    None => format!("/body/det/credit/{name}"),
+                };
                 let message = format!("step {} has a number that cannot be", facts.step);
-                sink.rejected(at, message, "finite and not negative", value);
+                sink.rejected(
+                    At::entry(facts.entry.index, pointer),
+                    message,
+                    "finite and not negative",
+                    value,
+                );
             }
-        }
+        });
     })
 }
 
-fn numbers(det: &StepDet) -> Vec<(String, f64)> {
-    let mut all = match &det.credit {
-        Credit::Backpropagation { gradient_norm, loss, .. } => vec![
-            ("credit/backpropagation/gradient_norm".to_owned(), gradient_norm.0),
-            ("credit/backpropagation/loss".to_owned(), loss.0),
-        ],
+/// Calls `number` with the index of the group (none for credit), the field and
+/// the value.
+fn each_number(det: &StepDet, number: &mut dyn FnMut(Option<usize>, &str, f64)) {
+    match &det.credit {
+        Credit::Backpropagation { gradient_norm, loss, .. } => {
+            number(None, "backpropagation/gradient_norm", gradient_norm.0);
+            number(None, "backpropagation/loss", loss.0);
+        }
         // A fitness may be negative.
-        Credit::Evolution { fitness, .. } => vec![("credit/evolution/fitness".to_owned(), fitness.0.abs())],
-    };
-    for (at, update) in det.updates.iter().enumerate() {
-        let known = [
-            ("clip_coefficient", Some(update.clip_coefficient)),
-            ("learning_rate", Some(update.learning_rate)),
-            ("parameter_norm", update.parameter_norm),
-            ("update_norm", update.update_norm),
-            ("weight_decay", Some(update.weight_decay)),
-        ];
-        all.extend(
-            known.into_iter().filter_map(|(name, value)| Some((format!("updates/{at}/{name}"), value?.0))),
-        );
+        Credit::Evolution { fitness, .. } => number(None, "evolution/fitness", fitness.0.abs()),
     }
-    all
+    for (at, update) in det.updates.iter().enumerate() {
+        number(Some(at), "clip_coefficient", update.clip_coefficient.0);
+        number(Some(at), "learning_rate", update.learning_rate.0);
+        number(Some(at), "weight_decay", update.weight_decay.0);
+        if let Some(norm) = update.parameter_norm {
+            number(Some(at), "parameter_norm", norm.0);
+        }
+        if let Some(norm) = update.update_norm {
+            number(Some(at), "update_norm", norm.0);
+        }
+    }
 }
