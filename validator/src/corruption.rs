@@ -81,10 +81,10 @@ fn rows_dropped_duplicated_and_reordered() {
     check("GL002", Effect::Tampered, |run| run.tamper("DELETE FROM entries WHERE seq = 5"));
     check("GL002", Effect::Tampered, |run| run.tamper("UPDATE entries SET seq = seq + 1000 WHERE seq = 5"));
     check("GL008", Effect::Tampered, |run| {
-        run.tamper("DELETE FROM entries WHERE seq >= (SELECT max(seq) - 2 FROM entries)")
+        run.tamper("DELETE FROM entries WHERE seq >= (SELECT max(seq) - 2 FROM entries)");
     });
     check("GL009", Effect::Tampered, |run| {
-        run.tamper("DELETE FROM entries WHERE seq >= (SELECT max(seq) - 2 FROM entries)")
+        run.tamper("DELETE FROM entries WHERE seq >= (SELECT max(seq) - 2 FROM entries)");
     });
     let swap = "UPDATE entries SET seq = -1 - seq WHERE seq IN (4, 5)";
     let report = check("GL002", Effect::Tampered, |run| {
@@ -119,10 +119,10 @@ fn the_newest_rows_removed_together_with_their_heads() {
 #[test]
 fn columns_changed() {
     check("GL005", Effect::Tampered, |run| {
-        run.tamper("UPDATE entries SET leaf = zeroblob(32) WHERE seq = 6")
+        run.tamper("UPDATE entries SET leaf = zeroblob(32) WHERE seq = 6");
     });
     check("GL006", Effect::Tampered, |run| {
-        run.tamper("UPDATE entries SET idem = randomblob(16) WHERE seq = 6")
+        run.tamper("UPDATE entries SET idem = randomblob(16) WHERE seq = 6");
     });
     let report = check("GL005", Effect::Tampered, |run| {
         run.tamper("UPDATE entries SET entry = CAST(replace(CAST(entry AS TEXT), '\"loss\":5.5', '\"loss\":4.5') AS BLOB)");
@@ -174,7 +174,7 @@ fn the_schema_changed() {
 #[test]
 fn heads_changed_forged_and_removed() {
     check("GL008", Effect::Tampered, |run| {
-        run.tamper("UPDATE heads SET note = replace(note, 'run/', 'ran/')")
+        run.tamper("UPDATE heads SET note = replace(note, 'run/', 'ran/')");
     });
     check("GL008", Effect::Tampered, |run| run.tamper("UPDATE heads SET size = 4000 WHERE size = 1"));
     check("GL009", Effect::Tampered, |run| run.tamper("DELETE FROM heads WHERE size > 1"));
@@ -226,15 +226,15 @@ fn heads_changed_forged_and_removed() {
 #[test]
 fn files_beside_the_ledger() {
     check("GL108", Effect::Tampered, |run| {
-        fs::write(run.beside("data/train-0.txt"), b"x").expect("writable")
+        fs::write(run.beside("data/train-0.txt"), b"x").expect("writable");
     });
     check("GL110", Effect::Tampered, |run| flip(run, "model.safetensors"));
     check("GL110", Effect::Tampered, |run| flip(run, "manifest.json"));
     check("GL110", Effect::Tampered, |run| {
-        fs::remove_file(checkpoint(run).join("config.json")).expect("a file")
+        fs::remove_file(checkpoint(run).join("config.json")).expect("a file");
     });
     check("GL110", Effect::Rejected, |run| {
-        fs::write(checkpoint(run).join("notes.txt"), b"x").expect("writable")
+        fs::write(checkpoint(run).join("notes.txt"), b"x").expect("writable");
     });
     let run = stored();
     fs::remove_file(run.beside("data/val-0.txt")).expect("a file");
