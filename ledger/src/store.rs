@@ -18,6 +18,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{Arguments, ConnectOptions, Connection, Row as _};
 
+use crate::lock::with_suffix;
 use crate::tree::{Frontier, Hash, leaf_hash};
 
 /// The schema of layout 1.
@@ -469,7 +470,10 @@ pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
         bytes => u64::from(bytes),
     };
     let expected_bytes = page_bytes * u64::from(word(28));
-    if metadata.len() < expected_bytes {
+    // A full disk can stop SQLite between the header and the pages that it
+    // counts; they are then still in the WAL, and nothing is lost.
+    let has_wal = std::fs::metadata(with_suffix(path, "-wal")).is_ok_and(|wal| wal.len() > 0);
+    if metadata.len() < expected_bytes && !has_wal {
         let actual_bytes = metadata.len();
         return Err(StoreError::Truncated { path: path.to_owned(), expected_bytes, actual_bytes });
     }

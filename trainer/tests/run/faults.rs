@@ -128,3 +128,18 @@ fn intents_and_stages_are_under_a_signed_head_as_soon_as_they_are_made() -> Resu
     }
     Ok(())
 }
+
+#[test]
+fn a_ledger_that_cannot_grow_ends_the_process_and_loses_nothing_that_was_durable() -> Result<()> {
+    let uninterrupted = RunFolder::long()?;
+    uninterrupted.train()?.expect(0);
+    let folder = RunFolder::long()?;
+    // 128 KiB: more than a shard, less than the ledger's log of sixty steps.
+    let finished = folder.train_with_small_files(256)?.expect(2);
+    finished.says("error: the ledger cannot be written").says("Starting run ");
+    let num_entries = folder.entries()?.len();
+    assert!(num_entries > 10, "{num_entries}");
+    folder.train()?.expect(0).says("RESUMING run ");
+    assert_eq!(folder.model(LONG)?, uninterrupted.model(LONG)?);
+    Ok(())
+}

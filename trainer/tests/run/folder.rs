@@ -141,6 +141,22 @@ impl RunFolder {
         })
     }
 
+    /// Runs the trainer to its end, unable to make a file larger than so many
+    /// blocks of 512 bytes: the system refuses to write on, as a full disk does.
+    pub fn train_with_small_files(&self, num_blocks: u32) -> Result<Finished> {
+        let script = format!("trap '' XFSZ; ulimit -f {num_blocks}; exec \"$0\" run --ledger \"$1\"");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_trainer")).arg(self.ledger());
+        #[cfg(feature = "failpoints")]
+        command.env(trainer::run::failpoint::PERMISSION, "1");
+        let output = command.env_remove("LEDGER_KEYS").output()?;
+        Ok(Finished {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout)?,
+            stderr: String::from_utf8(output.stderr)?,
+        })
+    }
+
     /// Starts the trainer and returns while it runs.
     pub fn start(&self) -> Result<Training> {
         let mut child = self.command(&[]).spawn()?;
