@@ -43,6 +43,27 @@ impl RunFolder {
         Self::init(&["--lipsum"])
     }
 
+    /// [`Self::tiny`] with `num_steps` updates and a checkpoint at every 20th:
+    /// long enough to be interrupted for certain. Nothing is frozen yet.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn long(num_steps: u64) -> Self {
+        let changes = [
+            format!("/budget/max_steps={num_steps}"),
+            format!("/stopping/step={num_steps}"),
+            "/checkpoints/every_steps=20".to_owned(),
+            "/evaluation/streams/0/every_steps=20".to_owned(),
+        ];
+        let mut arguments = vec!["--lipsum"];
+        for change in &changes {
+            arguments.extend(["--set", change]);
+        }
+        Self::init(&arguments)
+    }
+
     /// A folder with the smallest contract that still has everything: a text
     /// of a few lines, one block of width 4, two updates, a checkpoint at
     /// each. Nothing is frozen yet.

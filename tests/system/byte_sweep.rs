@@ -43,7 +43,7 @@ fn scratch() -> Result<tempfile::TempDir> {
 }
 
 fn audited(folder: &Path) -> Result<Report, AuditError> {
-    let request = AuditRequest { ledger: folder.join("run.db"), head: None, trust: None, val_numbers: None };
+    let request = AuditRequest { ledger: folder.join("run.db"), ..AuditRequest::default() };
     audit(&request, &mut |_| {})
 }
 

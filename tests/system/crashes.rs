@@ -110,7 +110,8 @@ fn another_initial_state_gives_another_model() {
 
 #[test]
 fn a_signal_ends_an_attempt_cleanly_and_the_next_goes_on() {
-    let run = frozen();
+    let run = RunFolder::long(400);
+    let _ = run.freeze().expect_code(0);
     let mut child = programs::start(TRAINER, run.path(), &["run", "--ledger", "run.db"]);
     while !run.entries().iter().any(|entry| entry["kind"] == "step") {
         assert!(child.try_wait().expect("the state of a child").is_none(), "it ended before its first step");

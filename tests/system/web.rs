@@ -25,8 +25,7 @@ impl Drop for Server {
 fn serve(folder: &Path) -> Server {
     let arguments = ["serve", "run.db", "--listen", "127.0.0.1:0"];
     let mut command = programs::command(LEDGER, folder, &arguments);
-    let mut child =
-        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
     let stdout = child.stdout.take().expect("stdout is piped");
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line).expect("the server prints its address");
@@ -140,8 +139,11 @@ fn the_server_reads_only_from_loopback_names() {
 #[test]
 fn a_damaged_ledger_is_listed_with_its_reason() {
     let folder = RunFolder::frozen();
-    std::fs::write(folder.ledger(), b"this is not a database, and it is longer than a header would be.........")
-        .expect("the ledger can be overwritten");
+    std::fs::write(
+        folder.ledger(),
+        b"this is not a database, and it is longer than a header would be.........",
+    )
+    .expect("the ledger can be overwritten");
     let server = serve(folder.path());
     let (head, body) = get(&server.address, "/", None);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
