@@ -64,17 +64,6 @@ pub const fn name(kind: DeviceKind) -> &'static str {
     }
 }
 
-/// Package and version that executes tensors on a device, as the compiler plan
-/// of a contract names it.
-#[must_use]
-pub const fn backend(kind: DeviceKind) -> &'static str {
-    match kind {
-        DeviceKind::Cpu => "burn-flex 0.22.1",
-        DeviceKind::Wgpu => "burn-wgpu 0.22.1",
-        DeviceKind::Cuda => "burn-cuda 0.22.1",
-    }
-}
-
 /// Opens a device.
 ///
 /// # Errors
