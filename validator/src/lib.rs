@@ -37,4 +37,8 @@ pub mod bench_support;
 #[cfg(test)]
 mod corruption;
 #[cfg(any(test, feature = "fixture"))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, unused_imports, reason = "the bench uses a part of what the tests use")
+)]
 mod fixture;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use schemas::body::Body;
-use schemas::data::{DataManifest, ExampleRecord};
+use schemas::data::{DataManifest, DataShard, ExampleRecord};
 use schemas::digest::encode_hex;
 use schemas::entry::Entry;
 use schemas::report::Route;
@@ -171,7 +171,7 @@ impl Check for Inputs<'_> {
             );
         }
         let contract = &self.frozen.contract;
-        let mut files = ShardFiles { evidence, manifest: &contract.data.manifest.path, open: Vec::new() };
+        let mut files = ShardFiles::new(evidence, &contract.data.manifest.path);
         let mut order = Order::new(UPDATE_STREAM, contract.seeds.data_order.0, self.table.num_examples());
         let mut num_steps = 0;
         for span in &self.spans {
@@ -184,14 +184,31 @@ impl Check for Inputs<'_> {
     }
 }
 
+/// Shards up to this many bytes together are held in memory, because a system
+/// call for each window costs more than hashing it; larger ones are read window
+/// by window.
+const MAX_CACHED_BYTES: u64 = 256 << 20;
+
+/// Where a shard's bytes come from.
+enum Source {
+    Memory(Vec<u8>),
+    File(File),
+}
+
 /// Data shards, opened once each.
 struct ShardFiles<'a> {
     evidence: &'a Evidence,
     manifest: &'a str,
-    open: Vec<(u32, File)>,
+    open: Vec<(u32, Source)>,
+    num_cached_bytes: u64,
+    window: Vec<u8>,
 }
 
-impl ShardFiles<'_> {
+impl<'a> ShardFiles<'a> {
+    fn new(evidence: &'a Evidence, manifest: &'a str) -> Self {
+        Self { evidence, manifest, open: Vec::new(), num_cached_bytes: 0, window: Vec::new() }
+    }
+
     /// Hashes what an example feeds: its number of bytes and the bytes.
     fn feed(
         &mut self,
@@ -204,24 +221,46 @@ impl ShardFiles<'_> {
             format!("the example table names shard {} of {}", record.shard, data.shards.len())
         })?;
         let num_bytes = u64::from(record.num_targets) + 1;
-        if record.offset.checked_add(num_bytes).is_none_or(|end| end > shard.num_bytes) {
-            return Err(format!("the example table covers bytes beyond the end of {}", shard.path));
-        }
-        let path = beside(self.manifest, &shard.path);
-        let file = match self.open.iter().position(|(index, _)| *index == record.shard) {
-            Some(at) => &mut self.open[at].1,
+        let too_short = || format!("the example table covers bytes beyond the end of {}", shard.path);
+        let end = record.offset.checked_add(num_bytes).filter(|end| *end <= shard.num_bytes);
+        let end = end.ok_or_else(too_short)?;
+        let at = match self.open.iter().position(|(index, _)| *index == record.shard) {
+            Some(at) => at,
             None => {
-                let file = self.evidence.open(&path).map_err(|error: FileError| describe(&error))?;
-                self.open.push((record.shard, file));
-                let last = self.open.len() - 1;
-                &mut self.open[last].1
+                let source = self.source(shard)?;
+                self.open.push((record.shard, source));
+                self.open.len() - 1
             }
         };
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(record.offset)).map_err(|error| format!("{path}: {error}"))?;
-        file.take(num_bytes).read_to_end(&mut bytes).map_err(|error| format!("{path}: {error}"))?;
         hasher.update(&(record.num_targets + 1).to_le_bytes());
-        hasher.update(&bytes);
+        match &mut self.open[at].1 {
+            Source::Memory(bytes) => {
+                let range = usize::try_from(record.offset).ok().zip(usize::try_from(end).ok());
+                let window = range.and_then(|(start, end)| bytes.get(start..end));
+                hasher.update(window.ok_or_else(too_short)?);
+            }
+            Source::File(file) => {
+                self.window.clear();
+                let read = file.seek(SeekFrom::Start(record.offset));
+                let read = read.and_then(|_| file.take(num_bytes).read_to_end(&mut self.window));
+                read.map_err(|error| format!("{}: {error}", shard.path))?;
+                hasher.update(&self.window);
+            }
+        }
         Ok(())
+    }
+
+    fn source(&mut self, shard: &DataShard) -> Result<Source, String> {
+        let path = beside(self.manifest, &shard.path);
+        let mut file = self.evidence.open(&path).map_err(|error: FileError| describe(&error))?;
+        let total = self.num_cached_bytes.saturating_add(shard.num_bytes);
+        if total > MAX_CACHED_BYTES {
+            return Ok(Source::File(file));
+        }
+        self.num_cached_bytes = total;
+        let mut bytes = Vec::new();
+        let read = (&mut file).take(shard.num_bytes).read_to_end(&mut bytes);
+        read.map_err(|error| format!("{path}: {error}"))?;
+        Ok(Source::Memory(bytes))
     }
 }
