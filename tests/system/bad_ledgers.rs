@@ -11,7 +11,6 @@ use system_tests::programs::{self, Finished, TRAINER};
 use system_tests::run_folder::RunFolder;
 
 const COULD_NOT_RUN: i32 = 2;
-const REJECTED: i32 = 1;
 const TAMPERED: i32 = 3;
 
 /// Updates of a run that is interrupted.
@@ -98,6 +97,7 @@ fn of_a_newer_format() {
     let before = content(run.path());
     let finished = run.audit(&[]);
     assert_ne!(finished.code, 0, "{finished}");
+    assert!(finished.stdout.contains("newer layout"), "{finished}");
     assert_eq!(before, content(run.path()));
 }
 
@@ -122,11 +122,24 @@ fn data_that_changed_after_the_freeze() {
     let original = std::fs::read(&shard).expect("a train shard");
     flip_byte(&shard, 1000);
     let name = shard.file_name().expect("a name").to_string_lossy().into_owned();
-    check(&run, RunFolder::train, COULD_NOT_RUN, &[&name, "blake3:"]);
+    let finished = run.train().expect_code(COULD_NOT_RUN);
+    finished.expect_message(&[
+        &name,
+        "changed after the freeze",
+        "expected blake3:",
+        "found blake3:",
+        "hint:",
+    ]);
+    assert!(!run.entries().iter().any(|entry| entry["kind"] == "step"), "it did not train on other data");
+    // The data can be put back, and the refused attempt stays on record.
     std::fs::write(&shard, &original).expect("the data can be put back");
     let _ = run.train().expect_code(0);
+    let report = run.report();
+    assert_eq!(report["verdict"], "accepted", "{:#}", report["findings"]);
+    assert_eq!(report["denominators"]["attempted"], 2);
+    assert_eq!(report["denominators"]["failed"], 1);
     flip_byte(&shard, 1000);
-    check(&run, |run| run.audit(&[]), REJECTED, &[&name, "GL108"]);
+    check(&run, |run| run.audit(&[]), TAMPERED, &[&name, "GL108", "hint:"]);
 }
 
 fn train_shard(run: &RunFolder) -> PathBuf {
