@@ -204,7 +204,9 @@ impl Scanner<'_> {
         }
         let Some(previous) = previous else { return Ok(()) };
         let before = &self.bytes[previous.range.clone()];
-        let ascends = if !key.escaped && !previous.escaped && (raw.is_ascii() && before.is_ascii()) {
+        let is_plain = !key.escaped && !previous.escaped;
+        let is_ascii = self.dialect == Dialect::Entry || (raw.is_ascii() && before.is_ascii());
+        let ascends = if is_plain && is_ascii {
             before < raw
         } else {
             // UTF-16 order equals byte order for the ASCII keys of entries.
@@ -219,8 +221,7 @@ impl Scanner<'_> {
         let mut escaped = false;
         loop {
             let rest = &self.bytes[self.at..];
-            let plain = rest.iter().position(|&byte| STRING_STOPS[usize::from(byte)]);
-            let Some(plain) = plain else {
+            let Some(plain) = plain_length(rest) else {
                 self.at = self.bytes.len();
                 return Err(self.problem("the bytes end within a string"));
             };
@@ -298,6 +299,29 @@ impl Scanner<'_> {
         self.cache.insert(text);
         Ok(())
     }
+}
+
+/// Bytes before the first that ends the plain part of a string; `None` when
+/// there is none. Eight at a time, since digests are most of an entry.
+fn plain_length(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    // Exact for the lowest byte that is zero; what borrows above it is not looked at.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
+    let mut at = 0;
+    while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let word = u64::from_le_bytes(*chunk);
+        let quotes = zeros(word ^ (ONES * u64::from(b'"')));
+        let backslashes = zeros(word ^ (ONES * u64::from(b'\\')));
+        let controls = zeros(word & (ONES * 0xe0));
+        let stops = quotes | backslashes | controls;
+        if stops != 0 {
+            return Some(at + (stops.trailing_zeros() / 8) as usize);
+        }
+        at += 8;
+    }
+    let rest = bytes.get(at..)?;
+    rest.iter().position(|&byte| STRING_STOPS[usize::from(byte)]).map(|found| at + found)
 }
 
 /// Bytes that end the plain part of a string.
@@ -509,6 +533,20 @@ mod tests {
         // RFC 8785 sorts by UTF-16: U+1F600 (a surrogate pair) before U+FB33.
         assert!(check_contract_json("{\"\u{1f600}\":1,\"\u{fb33}\":2}".as_bytes()).is_ok());
         assert!(check_contract_json("{\"\u{fb33}\":2,\"\u{1f600}\":1}".as_bytes()).is_err());
+    }
+
+    #[test]
+    fn the_plain_part_ends_where_a_slow_search_says() {
+        let mut bytes: Vec<u8> = (0x20..=0xff).filter(|byte| !matches!(byte, b'"' | b'\\')).collect();
+        bytes.extend([b'x'; 13]);
+        for stop in [b'"', b'\\', 0, 0x1f] {
+            for at in 0..bytes.len() {
+                let mut text = bytes.clone();
+                text[at] = stop;
+                assert_eq!(plain_length(&text), Some(at), "{stop:#x} at {at}");
+            }
+        }
+        assert_eq!(plain_length(&bytes), None);
     }
 
     #[test]
