@@ -9,7 +9,7 @@ use schemas::digest::{Algorithm, Digest};
 
 use super::date;
 use super::document;
-use super::files::{Folder, Refusal, bind, compare, digest_file, read_small};
+use super::files::{Folder, Refusal, bind, compare, digest_file, read_prefix, read_small};
 use super::problem::Problems;
 use super::tables::{self, TableRead, TableSummary};
 use super::{Inputs, MAX_STORED_TABLE_BYTES};
@@ -20,9 +20,6 @@ const MAX_CONTEXT_LENGTH: u32 = 1 << 20;
 
 /// First line of an age file (age-encryption.org/v1).
 const AGE_HEADER: &[u8] = b"age-encryption.org/v1\n";
-
-/// Largest sealed set in bytes.
-const MAX_SEALED_BYTES: u64 = 1 << 30;
 
 pub(super) fn check(
     contract: &mut Contract,
@@ -280,13 +277,13 @@ fn sealed(contract: &mut Contract, folder: &Folder, problems: &mut Problems) {
     );
     let pointer = "/qualification/sealed";
     let read = folder.resolve(&qualification.sealed.path).and_then(|path| {
-        let read = read_small(&path, MAX_SEALED_BYTES)?;
-        Ok((path, read))
+        let is_age = read_prefix(&path, AGE_HEADER.len())? == AGE_HEADER;
+        Ok((digest_file(&path)?, is_age, path))
     });
-    let Some((path, (bytes, content))) = keep(read, format!("{pointer}/path"), problems) else { return };
+    let Some((content, is_age, path)) = keep(read, format!("{pointer}/path"), problems) else { return };
     bind(&mut qualification.sealed, pointer, content, problems);
     problems.require(
-        bytes.starts_with(AGE_HEADER),
+        is_age,
         pointer,
         format!("{} is not a file of age", path.display()),
         "seal the text to the qualifier's key with `ledger seal`",

@@ -123,6 +123,15 @@ pub(super) fn read_small(path: &Path, max_bytes: u64) -> Result<(Vec<u8>, Conten
     Ok((bytes, content))
 }
 
+/// The first bytes of a file; fewer where it is shorter.
+pub(super) fn read_prefix(path: &Path, num_bytes: usize) -> Result<Vec<u8>, Refusal> {
+    let mut prefix = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(num_bytes as u64).read_to_end(&mut prefix))
+        .map_err(|error| Refusal::read(path, &error))?;
+    Ok(prefix)
+}
+
 /// Digests a file without holding it in memory.
 pub(super) fn digest_file(path: &Path) -> Result<Content, Refusal> {
     let file = File::open(path).map_err(|error| Refusal::read(path, &error))?;
