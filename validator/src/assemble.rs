@@ -26,7 +26,16 @@ pub(crate) struct Ruling {
 
 impl Ruling {
     pub(crate) fn new(info: &'static RuleInfo, sink: Sink, outcome: Outcome) -> Self {
-        Self { info, findings: sink.into_findings(), outcome }
+        let findings = sink.into_findings();
+        // A rule that looked at nothing has shown nothing.
+        let is_silent = findings.iter().all(|finding| finding.effect == Effect::None);
+        let outcome = match outcome {
+            Outcome::Checked(0) if is_silent => {
+                Outcome::NotApplicable("there is nothing of the kind that it looks at".to_owned())
+            }
+            outcome => outcome,
+        };
+        Self { info, findings, outcome }
     }
 
     fn worst(&self) -> Effect {
@@ -183,6 +192,10 @@ mod tests {
             sink.tampered(At::place("x"), "changed", 1, 2);
         });
         assert_eq!(judge(&[incomplete(), tampered]).1, Verdict::Tampered);
+        let idle = ruling(&gl005_leaf_hash::INFO, Outcome::Checked(0), |_| {});
+        let (results, verdict, _) = judge(&[idle]);
+        assert_eq!((results[0].status, verdict), (RuleStatus::NotApplicable, Verdict::Accepted));
+        assert!(results[0].reason.is_some());
         let skipped = ruling(&gl109_val_numbers::INFO, Outcome::NotApplicable("none".to_owned()), |_| {});
         assert_eq!(judge(&[skipped]).1, Verdict::Accepted);
     }

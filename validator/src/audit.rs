@@ -2,7 +2,6 @@
 //! once, and asks every rule.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use schemas::digest::decode_hex;
@@ -15,10 +14,12 @@ use crate::error::AuditError;
 use crate::evidence::{Evidence, MAX_DOCUMENT_BYTES, ValNumbers};
 use crate::frozen::Frozen;
 use crate::heads::{HeadSinks, HeadWatch, MAX_HEAD_FILE_BYTES};
+use crate::roots::Roots;
 use crate::row::{RowCheck, RowContext};
 use crate::rule::{At, Check, Outcome, RuleInfo, Sink, unavailable};
 use crate::rules::{self, EDITION};
-use crate::store::{self, Store, beside};
+use crate::said::{Said, SaidFiles, read_limited};
+use crate::store::{self, Access, Store, beside};
 use crate::summary::Summary;
 use crate::tree::Frontier;
 use crate::val_numbers;
@@ -57,12 +58,26 @@ pub struct Progress {
 /// or there is no room for the copy. Everything that it sees and finds wrong
 /// is in the report.
 pub fn audit(request: &AuditRequest, progress: &mut dyn FnMut(Progress)) -> Result<Report, AuditError> {
+    if let Some(report) = audit_once(request, Access::InPlace, progress)? {
+        return Ok(report);
+    }
+    // A writer was at work; what was read may be a mixture.
+    audit_once(request, Access::Copy, progress)?.ok_or(AuditError::Busy { path: request.ledger.clone() })
+}
+
+/// `None` when the ledger changed while it was read.
+fn audit_once(
+    request: &AuditRequest,
+    access: Access,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Option<Report>, AuditError> {
     let trust = request.trust.as_deref().map(read_trust).transpose()?;
     let head_file = read_head_file(request)?;
     let val_file = read_val_file(request)?;
+    let said_files = SaidFiles::read(&request.ledger)?;
     let mut rulings = Vec::new();
     let mut layout_sink = Sink::new(&rules::gl001_store_layout::INFO);
-    let store = Store::open(&request.ledger, &mut layout_sink)?;
+    let store = Store::open(&request.ledger, access, &mut layout_sink)?;
     let mut contract_sinks = ContractSinks {
         frozen: Sink::new(&rules::gl101_contract_frozen::INFO),
         signature: Sink::new(&rules::gl102_contract_signature::INFO),
@@ -89,16 +104,20 @@ pub fn audit(request: &AuditRequest, progress: &mut dyn FnMut(Progress)) -> Resu
     let (numbers, outcome) = val_numbers::read(bytes.as_deref(), place, read.as_ref(), &mut sink);
     rulings.push(Ruling::new(&rules::gl109_val_numbers::INFO, sink, outcome));
 
+    let said = Said::read(&said_files, read.as_ref());
     let mut pass =
-        Pass::new(read.as_ref(), frozen.as_ref(), store.as_ref(), head_file.as_ref(), &mut layout_sink);
+        Pass::new(read.as_ref(), frozen.as_ref(), store.as_ref(), head_file.as_ref(), said, &mut layout_sink);
     pass.run(store.as_ref(), &request.ledger, &mut layout_sink, progress);
+    if store.as_ref().is_some_and(|store| !store.is_unchanged()) {
+        return Ok(None);
+    }
     rulings.push(Ruling::new(&rules::gl001_store_layout::INFO, layout_sink, Outcome::Checked(1)));
     let folder = folder_of(&request.ledger);
     let (evidence, summary) = pass.finish(folder, numbers, &mut rulings, progress);
     rulings.sort_by_key(|ruling| ruling.info.code);
     let conclusions = summary.finish(contract, &evidence.val_numbers);
     let (rule_results, verdict, route) = assemble::judge(&rulings);
-    Ok(Report {
+    Ok(Some(Report {
         contract: read.as_ref().map(|read| read.digest),
         denominators: conclusions.denominators,
         findings: assemble::findings(rulings),
@@ -118,7 +137,7 @@ pub fn audit(request: &AuditRequest, progress: &mut dyn FnMut(Progress)) -> Resu
         target_met: conclusions.target_met,
         tool: concat!("validator ", env!("CARGO_PKG_VERSION")).to_owned(),
         verdict,
-    })
+    }))
 }
 
 fn read_documents(
@@ -159,6 +178,8 @@ struct Pass<'a> {
     read: Option<&'a ContractRead>,
     summary: Summary,
     frontier: Frontier,
+    roots: Roots,
+    said: Said,
 }
 
 impl<'a> Pass<'a> {
@@ -167,6 +188,7 @@ impl<'a> Pass<'a> {
         frozen: Option<&'a Frozen>,
         store: Option<&Store>,
         head_file: Option<&HeadFile>,
+        said: Said,
         layout_sink: &mut Sink,
     ) -> Self {
         let mut head_sinks = HeadSinks {
@@ -199,6 +221,8 @@ impl<'a> Pass<'a> {
             read,
             summary: Summary::new(read.map(|read| &read.contract)),
             frontier: Frontier::new(),
+            roots: Roots::new(said.sizes()),
+            said,
         }
     }
 
@@ -229,7 +253,8 @@ impl<'a> Pass<'a> {
         for running in &mut self.rows {
             running.check.row(&context, &mut running.sink);
         }
-        if let Ok(entry) = &context.entry {
+        if let Some(entry) = context.canonical_entry() {
+            self.said.handoffs.entry(entry);
             for running in &mut self.checks {
                 running.check.entry(entry, &mut running.sink);
             }
@@ -238,8 +263,13 @@ impl<'a> Pass<'a> {
         }
         self.frontier.append(context.leaf);
         let size = self.frontier.size();
-        if self.heads.is_at(size) {
-            self.heads.compare(size, self.frontier.root(), &mut self.head_sinks);
+        let is_head = self.heads.is_at(size);
+        if is_head || self.roots.is_wanted(size) {
+            let root = self.frontier.root();
+            self.roots.keep(size, root);
+            if is_head {
+                self.heads.compare(size, root, &mut self.head_sinks);
+            }
         }
     }
 
@@ -259,6 +289,8 @@ impl<'a> Pass<'a> {
         rulings.push(Ruling::new(&rules::gl008_signed_heads::INFO, self.head_sinks.database, database));
         rulings.push(Ruling::new(&rules::gl009_external_head::INFO, self.head_sinks.external, external));
         rulings.push(Ruling::new(&rules::gl010_head_coverage::INFO, coverage, covered));
+        self.roots.end(num_entries);
+        rulings.extend(self.said.finish(&self.roots));
         for mut running in self.rows {
             let outcome = running.check.finish(&mut running.sink);
             rulings.push(Ruling::new(running.info, running.sink, outcome));
@@ -302,17 +334,6 @@ struct HeadFile {
     bytes: Vec<u8>,
     source: HeadSource,
     path: PathBuf,
-}
-
-fn read_limited(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        let message = format!("it has more than the {limit} bytes that are read");
-        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, message));
-    }
-    Ok(bytes)
 }
 
 /// The named head file, or the one beside the ledger if it exists.

@@ -33,6 +33,7 @@ pub(crate) struct ContractRead {
     /// `None` where the owner's or trainer's key is not usable.
     pub(crate) signers: Option<Signers>,
     pub(crate) qualifier: Option<PublicKey>,
+    pub(crate) validator: Option<PublicKey>,
     pub(crate) value: Value,
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn read(
     let owner = check_signature(&contract, &det, &mut sinks.signature);
     let trainer = usable_key("trainer", &contract.keys.trainer.public, &mut sinks.signature);
     let qualifier = usable_key("qualifier", &contract.keys.qualifier.public, &mut sinks.signature);
-    usable_key("validator", &contract.keys.validator.public, &mut sinks.signature);
+    let validator = usable_key("validator", &contract.keys.validator.public, &mut sinks.signature);
     let signers = match (owner, trainer) {
         (Some(owner), Some(trainer)) => Some(Signers { run: run.clone(), owner, trainer }),
         _ => None,
@@ -78,7 +79,7 @@ pub(crate) fn read(
         trainer: id("trainer", &contract.keys.trainer.public),
         validator: id("validator", &contract.keys.validator.public),
     };
-    let read = ContractRead { contract, det, digest, identity, run, signers, qualifier, value };
+    let read = ContractRead { contract, det, digest, identity, run, signers, qualifier, validator, value };
     (Some(read), [Outcome::Checked(1), Outcome::Checked(1), Outcome::Checked(1)])
 }
 

@@ -204,7 +204,7 @@ fn heads_changed_forged_and_removed() {
     });
     check("GL009", Effect::Tampered, |run| fs::write(run.beside("run.db.head"), b"").expect("writable"));
     check("GL009", Effect::Rejected, |run| {
-        run.notes.pop();
+        run.notes.truncate(run.notes.len() - 2);
         run.write_heads();
     });
     check("GL009", Effect::Tampered, |run| {
@@ -221,6 +221,138 @@ fn heads_changed_forged_and_removed() {
     fs::write(&kept, &run.notes[3].1).expect("writable");
     let request = AuditRequest { ledger: run.path(), head: Some(kept), ..AuditRequest::default() };
     assert_eq!(audit(&request, &mut |_| {}).expect("can look").verdict, Verdict::Accepted);
+}
+
+#[test]
+fn what_a_power_cut_leaves_of_the_head_file_is_incomplete() {
+    let cut = |run: &StoredRun, num_bytes: usize, then: &[u8]| {
+        let mut bytes = fs::read(run.beside("run.db.head")).expect("a file");
+        bytes.truncate(bytes.len() - num_bytes);
+        bytes.extend_from_slice(then);
+        fs::write(run.beside("run.db.head"), bytes).expect("writable");
+    };
+    let run = stored();
+    let last = run.notes.last().expect("a head").1.len() + 1;
+    // Without the empty line, within the signature, within the text, without the note.
+    for num_bytes in [1, 2, 40, last - 30, last - 1, last] {
+        let report = check("GL009", Effect::Incomplete, |run| cut(run, num_bytes, b""));
+        assert_eq!(report.verdict, Verdict::Incomplete, "{num_bytes} bytes");
+        let finding = report.findings.iter().find(|finding| finding.code == "GL009").expect("a finding");
+        assert!(finding.remedy.contains("trainer run"), "{}", finding.remedy);
+    }
+    // What is no beginning of the database's next note was written by somebody else.
+    check("GL009", Effect::Tampered, |run| cut(run, 40, b"x"));
+    check("GL009", Effect::Tampered, |run| cut(run, last, b"garbage"));
+    check("GL009", Effect::Tampered, |run| cut(run, 0, b"\n"));
+    // The first note of all was never complete: no recorder left this.
+    check("GL009", Effect::Tampered, |run| {
+        let note = run.notes[0].1.clone();
+        fs::write(run.beside("run.db.head"), &note.as_bytes()[..60]).expect("writable");
+    });
+    // The database does not hold the head that the file lacks.
+    let size = run.notes.last().expect("a head").0;
+    let report = check("GL009", Effect::Tampered, |run| {
+        run.tamper(&format!("DELETE FROM heads WHERE size = {size}"));
+        cut(run, 40, b"");
+    });
+    assert_eq!(report.verdict, Verdict::Tampered);
+}
+
+#[test]
+fn what_is_no_regular_file_is_not_opened() {
+    let fifo = |path: std::path::PathBuf| {
+        let _ = fs::remove_file(&path);
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+        assert!(made.success());
+    };
+    for name in ["run.db", "run.db.head", "run.db-wal", "run.db.val.dsse.json", "run.db.report.dsse.json"] {
+        let run = stored();
+        fifo(run.beside(name));
+        let request = AuditRequest { ledger: run.path(), ..AuditRequest::default() };
+        let error = audit(&request, &mut |_| {}).expect_err("a FIFO would block");
+        let source = std::error::Error::source(&error).expect("a cause").to_string();
+        assert!(source.contains("not a regular file"), "{name}: {source}");
+    }
+    check("GL108", Effect::Rejected, |run| fifo(run.beside("data/train-0.txt")));
+    check("GL110", Effect::Rejected, |run| fifo(checkpoint(run).join("model.safetensors")));
+}
+
+#[test]
+fn a_sparse_file_is_not_read_to_its_end() {
+    let started = std::time::Instant::now();
+    let grow = |path: std::path::PathBuf| {
+        let file = fs::OpenOptions::new().write(true).open(path).expect("a file");
+        file.set_len(1 << 40).expect("a sparse file");
+    };
+    check("GL108", Effect::Tampered, |run| grow(run.beside("data/val-0.txt")));
+    check("GL110", Effect::Tampered, |run| grow(checkpoint(run).join("model.safetensors")));
+    assert!(started.elapsed().as_secs() < 60);
+}
+
+#[test]
+fn a_second_form_of_an_entry_is_no_entry() {
+    let report = check("GL004", Effect::Rejected, |run| {
+        run.tamper(
+            "UPDATE entries SET entry = CAST(replace(CAST(entry AS TEXT), ',\"origin\":null', '') AS BLOB) WHERE seq = 6",
+        );
+    });
+    let finding = report.findings.iter().find(|finding| finding.code == "GL004").expect("a finding");
+    assert_eq!(finding.entry, Some(6));
+}
+
+#[test]
+fn an_entry_that_is_not_canonical_is_shown_to_no_rule() {
+    // Step 2^64 - 1 in an attempt's beginning would be what a rule computes with.
+    let report = check("GL003", Effect::Rejected, |run| {
+        run.tamper(
+            "UPDATE entries SET entry = CAST(replace(CAST(entry AS TEXT), '\"from_step\":0', '\"from_step\":18446744073709551615') AS BLOB)",
+        );
+    });
+    assert_eq!(report.denominators.attempted, 0);
+}
+
+#[test]
+fn a_step_number_beyond_the_contract_ends_the_count() {
+    use schemas::body::Kind;
+    let mut fixture = honest_run();
+    fixture.change(Kind::Step, 7, |entry| entry.header.step = Some(1 << 52));
+    let report = StoredRun::new(fixture).audit();
+    assert!(has(&report, "GL306", Effect::Rejected), "{:#?}", summary(&report.findings));
+}
+
+#[test]
+fn sizes_paths_and_files_of_checkpoints() {
+    use schemas::body::{Body, CheckpointDet, CheckpointFailedObs, Halves, Kind};
+    let changed = |change: &dyn Fn(&mut schemas::body::CheckpointCommittedObs)| {
+        let mut fixture = honest_run();
+        fixture.change(Kind::CheckpointDurablyCommitted, 1, |entry| {
+            let Body::CheckpointDurablyCommitted(halves) = &mut entry.body else { panic!("a checkpoint") };
+            change(&mut halves.obs);
+        });
+        StoredRun::new(fixture).audit()
+    };
+    assert!(has(&changed(&|obs| obs.num_bytes -= 1), "GL110", Effect::Rejected));
+    assert!(has(&changed(&|obs| obs.path.push('/')), "GL110", Effect::Rejected));
+    assert!(has(&changed(&|obs| obs.path = format!("./{}", obs.path)), "GL110", Effect::Rejected));
+    // The selected candidate's checkpoint is given up afterwards, and its weights changed.
+    let mut fixture = honest_run();
+    let selected = fixture.entries.iter().find_map(|entry| match &entry.body {
+        Body::CandidateSelected(halves) => Some((entry.clone(), halves.obs.checkpoint.clone())),
+        _ => None,
+    });
+    let (mut entry, checkpoint) = selected.expect("a selection");
+    let det = CheckpointDet { step: entry.header.step.expect("a step") };
+    let obs = CheckpointFailedObs { checkpoint: checkpoint.clone(), reason: "given up".to_owned() };
+    entry.body = Body::CheckpointQuarantined(Box::new(Halves { det, obs }));
+    fixture.entries.push(entry);
+    fixture.renumber();
+    let run = StoredRun::new(fixture);
+    assert!(!has(&run.audit(), "GL110", Effect::Tampered));
+    let weights = run.beside(&format!("checkpoints/{checkpoint}/model.safetensors"));
+    let mut bytes = fs::read(&weights).expect("a file");
+    *bytes.last_mut().expect("bytes") ^= 1;
+    fs::write(&weights, bytes).expect("writable");
+    assert!(has(&run.audit(), "GL110", Effect::Tampered));
 }
 
 #[test]
@@ -347,6 +479,23 @@ fn a_log_with_committed_rows_is_read_and_its_loss_is_seen() {
     assert!(has(&report, "GL009", Effect::Tampered) && report.verdict == Verdict::Tampered);
     fs::write(&log, &bytes).expect("writable");
     assert_eq!(run.audit().verdict, Verdict::Accepted);
+}
+
+#[test]
+fn a_ledger_that_changes_while_it_is_read_is_read_again() {
+    let run = stored();
+    let request = AuditRequest { ledger: run.path(), ..AuditRequest::default() };
+    let mut num_passes = 0;
+    let report = audit(&request, &mut |progress| {
+        if progress.phase == "entries" && progress.done == 0 {
+            num_passes += 1;
+            if num_passes == 1 {
+                run.tamper("DELETE FROM entries WHERE seq = 7");
+            }
+        }
+    });
+    assert_eq!(num_passes, 2);
+    assert!(has(&report.expect("can look"), "GL002", Effect::Tampered));
 }
 
 #[test]

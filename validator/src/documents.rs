@@ -20,6 +20,10 @@ use crate::store::Store;
 const REQUIRED: [&str; 5] =
     ["/data/manifest", "/data/train_examples", "/data/val_examples", "/parameters", "/update/card"];
 
+/// Largest batch whose draws are derived: every step costs its batch, and a
+/// contract may claim any number.
+const MAX_GLOBAL_EXAMPLES: u32 = 1 << 20;
+
 /// Checks the artifacts table against entry 0 and the contract (GL104), and
 /// the documents in it (GL105).
 pub(crate) fn read(
@@ -152,6 +156,7 @@ fn parse(read: &ContractRead, mut stored: BTreeMap<Digest, Vec<u8>>, sink: &mut 
         let table = bytes.and_then(|bytes| {
             let table = ExampleTable::parse(bytes)?;
             check_table(&table, data.as_ref().ok(), split, read)?;
+            check_batch(split, contract.batch.global_examples)?;
             Ok(table)
         });
         report(table, pointer, sink)
@@ -186,7 +191,7 @@ fn document<T: DeserializeOwned>(
             );
         }
         // serde refuses a field that occurs twice, so meaning is unambiguous.
-        let document = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let document: T = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
         check(&document)?;
         Ok(document)
     });
@@ -232,6 +237,16 @@ fn check_parameters(manifest: &ParameterManifest) -> Bound<()> {
     }
 }
 
+/// What updates draw from can be followed through the whole run.
+fn check_batch(split: Split, global_examples: u32) -> Bound<()> {
+    if split != Split::Train || global_examples <= MAX_GLOBAL_EXAMPLES {
+        return Ok(());
+    }
+    Err(format!(
+        "/batch/global_examples is {global_examples}; draws of more than {MAX_GLOBAL_EXAMPLES} examples a step are not derived"
+    ))
+}
+
 /// Every record lies within a shard of its split.
 fn check_table(
     table: &ExampleTable,
@@ -254,4 +269,17 @@ fn check_table(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_no_audit_could_follow_is_refused() {
+        assert!(check_batch(Split::Train, MAX_GLOBAL_EXAMPLES).is_ok());
+        assert!(check_batch(Split::Val, u32::MAX).is_ok());
+        let reason = check_batch(Split::Train, u32::MAX).expect_err("too large");
+        assert!(reason.contains("global_examples"), "{reason}");
+    }
 }

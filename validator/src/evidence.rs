@@ -14,6 +14,7 @@ use schemas::report::HeadSource;
 use schemas::state::CheckpointManifest;
 
 use crate::canonical;
+use crate::form;
 
 /// Largest JSON document that is read from a file.
 pub const MAX_DOCUMENT_BYTES: u64 = 16 << 20;
@@ -152,7 +153,12 @@ impl Evidence {
             return Err(format!("{path} has digest {actual}, its entry says {digest}"));
         }
         canonical::check_entry_json(&bytes).map_err(|problem| format!("{path}: {problem}"))?;
-        serde_json::from_slice(&bytes).map_err(|error| format!("{path}: {error}"))
+        let manifest: CheckpointManifest =
+            serde_json::from_slice(&bytes).map_err(|error| format!("{path}: {error}"))?;
+        match form::first_difference(&manifest, &bytes) {
+            Some(offset) => Err(format!("{path}, byte {offset}: a field is left out or has another form")),
+            None => Ok(manifest),
+        }
     }
 }
 

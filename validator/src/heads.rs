@@ -21,6 +21,9 @@ use crate::store::HeadRow;
 /// Largest head file that is read: some 200,000 notes.
 pub(crate) const MAX_HEAD_FILE_BYTES: u64 = 64 << 20;
 
+/// What brings a head file up to date.
+const HEAL: &str = "run `trainer run` on the ledger, which writes the missing heads as it opens it, or restore the head file";
+
 /// Who may sign heads of this run.
 pub(crate) struct Signers {
     pub(crate) run: RunId,
@@ -73,7 +76,7 @@ impl HeadWatch {
         if let Some((bytes, source, path)) = external {
             let in_database: BTreeSet<(u64, [u8; 32])> =
                 claims.iter().map(|claim| (claim.head.size, claim.head.root)).collect();
-            let external = read_file(bytes, source, path, signers, &mut sinks.external);
+            let external = read_file(bytes, (source, path), rows, signers, &mut sinks.external);
             for claim in &external {
                 if !in_database.contains(&(claim.head.size, claim.head.root)) {
                     sinks.external.tampered(
@@ -168,29 +171,31 @@ impl HeadWatch {
     /// A file whose last head is older than the database's: what a crash between
     /// the two leaves, or a file that was cut.
     fn check_lag(&self, run_ended: bool, sink: &mut Sink) {
-        let newest = |external: bool| {
-            let of = |claim: &&HeadClaim| (claim.head.source != HeadSource::Database) == external;
-            self.claims.iter().filter(of).map(|claim| claim.head.size).max()
+        let of = |external: bool| {
+            self.claims.iter().filter(move |claim| (claim.head.source != HeadSource::Database) == external)
         };
+        let newest = |external: bool| of(external).map(|claim| claim.head.size).max();
         // A head that the reviewer kept from an earlier day is older by its nature.
         let is_named = self.claims.iter().any(|claim| claim.head.source == HeadSource::Named);
         let (Some(file), Some(database)) = (newest(true), newest(false)) else { return };
         if is_named || !self.has_external || file >= database {
             return;
         }
-        let at = || {
-            At::place("head file")
-                .remedy("resume the run, which writes the missing heads, or restore the head file")
-        };
+        // A crash leaves the file one append behind, and the database with the
+        // head that is missing, signed and over these very entries.
+        let mut newer = of(false).filter(|claim| claim.head.size > file);
+        let is_crash = newer.next().is_some_and(|claim| claim.is_signed && claim.is_root_equal)
+            && newer.next().is_none();
         let (message, expected, actual) = (
             "the head file ends before the database's newest head",
             format!("size {database}"),
             format!("size {file}"),
         );
-        if run_ended {
-            sink.rejected(at(), message, expected, actual);
+        let at = At::place("head file").remedy(HEAL);
+        if run_ended && !is_crash {
+            sink.rejected(at, message, expected, actual);
         } else {
-            sink.incomplete(at(), message, expected, actual);
+            sink.incomplete(at, message, expected, actual);
         }
     }
 }
@@ -234,8 +239,8 @@ fn read_database(rows: &[HeadRow], signers: Option<&Signers>, sink: &mut Sink) -
 
 fn read_file(
     bytes: &[u8],
-    source: HeadSource,
-    path: &Path,
+    (source, path): (HeadSource, &Path),
+    rows: &[HeadRow],
     signers: Option<&Signers>,
     sink: &mut Sink,
 ) -> Vec<HeadClaim> {
@@ -251,8 +256,13 @@ fn read_file(
                 what,
             );
         };
+        let newest = claims.last().map_or(0, |claim| claim.head.size);
         let (note, after) = match Note::parse_prefix(rest) {
             Ok(parsed) => parsed,
+            Err(_) if newest > 0 && is_torn(rest, newest, rows) => {
+                report_torn(&place, rest, sink);
+                break;
+            }
             Err(error) => {
                 malformed(sink, &error);
                 break;
@@ -262,10 +272,15 @@ fn read_file(
         if let Some(previous) = claims.last() {
             check_growth(&previous.head, &claim, sink);
         }
+        let is_only = claims.is_empty();
         claims.push(claim);
         match after {
             // A single note that a reviewer kept may lack the empty line.
-            [] => break,
+            [] if is_only && source == HeadSource::Named => break,
+            [] if is_torn(rest, newest, rows) => {
+                report_torn(&place, rest, sink);
+                break;
+            }
             [b'\n', after @ ..] => rest = after,
             _ => {
                 malformed(sink, &"no empty line after a note");
@@ -282,6 +297,25 @@ fn read_file(
         );
     }
     claims
+}
+
+/// Whether the end of a head file is the beginning of a note that the database
+/// holds whole: the database commits first, so this is what a power cut leaves
+/// of an append. Anything else was never written by a recorder.
+fn is_torn(rest: &[u8], newest: u64, rows: &[HeadRow]) -> bool {
+    rows.iter().any(|row| {
+        let is_newer = u64::try_from(row.size).is_ok_and(|size| size > newest);
+        is_newer && row.note.starts_with(rest)
+    })
+}
+
+fn report_torn(place: &str, rest: &[u8], sink: &mut Sink) {
+    sink.incomplete(
+        At::place(place).remedy(HEAL),
+        "the head file ends within the append of its last head, as a power cut leaves it",
+        "a whole note, followed by one empty line",
+        format!("the first {} bytes of a note that the database holds", rest.len()),
+    );
 }
 
 fn check_growth(previous: &VerifiedHead, claim: &HeadClaim, sink: &mut Sink) {

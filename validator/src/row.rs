@@ -4,6 +4,7 @@ use schemas::entry::Entry;
 use schemas::ids::{KeyId, RunId};
 
 use crate::canonical::{Problem, Scan, check_entry_json};
+use crate::form;
 use crate::rule::{Outcome, RuleInfo, Sink};
 use crate::store::Row;
 use crate::tree::leaf_hash;
@@ -38,10 +39,31 @@ impl<'a> RowContext<'a> {
             let what = "longer than the 65,535 bytes of an entry";
             (Err(Problem { offset: schemas::MAX_ENTRY_BYTES, what }), Err(what.to_owned()))
         } else {
-            (check_entry_json(row.entry), Entry::from_slice(row.entry).map_err(|error| error.to_string()))
+            let scan = check_entry_json(row.entry);
+            let entry = Entry::from_slice(row.entry).map_err(|error| error.to_string());
+            // Bytes that are not canonical differ in any case, which is GL003's to say.
+            let entry = entry.and_then(|entry| match form::first_difference(&entry, row.entry) {
+                Some(offset) if scan.is_ok() => Err(format!(
+                    "at byte {offset} the entry is not as it would be written: {}",
+                    excerpt(row.entry, offset)
+                )),
+                _ => Ok(entry),
+            });
+            (scan, entry)
         };
         Self { position, row, leaf, scan, entry, identity }
     }
+
+    /// The entry, where its bytes have one meaning only: what rules may see.
+    pub(crate) fn canonical_entry(&self) -> Option<&Entry> {
+        self.scan.as_ref().ok().and(self.entry.as_ref().ok())
+    }
+}
+
+fn excerpt(bytes: &[u8], offset: usize) -> String {
+    let start = offset.saturating_sub(24).min(bytes.len());
+    let end = offset.saturating_add(24).min(bytes.len());
+    format!("...{}...", bytes[start..end].escape_ascii())
 }
 
 /// A check over rows, whether or not they can be parsed.

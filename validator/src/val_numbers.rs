@@ -13,6 +13,7 @@ use crate::canonical::check_entry_json;
 use crate::contract::ContractRead;
 use crate::dsse;
 use crate::evidence::ValNumbers;
+use crate::form;
 use crate::rule::{At, Outcome, Sink};
 
 /// Predicate of the statement.
@@ -77,6 +78,9 @@ fn check(payload: &[u8], read: &ContractRead) -> Result<Vec<QualificationValDet>
     check_entry_json(payload).map_err(|problem| format!("the payload is not canonical: {problem}"))?;
     let statement: Statement<ValPredicate> =
         serde_json::from_slice(payload).map_err(|error| error.to_string())?;
+    if let Some(offset) = form::first_difference(&statement, payload) {
+        return Err(format!("the payload leaves a field out or has another form at byte {offset}"));
+    }
     if statement.statement_type != IN_TOTO_STATEMENT_TYPE || statement.predicate_type != VAL_PREDICATE_TYPE {
         return Err(format!("a statement of type {}", statement.predicate_type));
     }

@@ -99,7 +99,10 @@ impl Projection {
         self.hasher = hasher;
         self.lines = lines;
         self.step = from_step;
-        self.saved.split_off(&(from_step + 1));
+        // At the last number of all there is nothing beyond.
+        if let Some(next) = from_step.checked_add(1) {
+            self.saved.split_off(&next);
+        }
     }
 }
 
@@ -132,6 +135,17 @@ mod tests {
         lines.sort();
         let text: String = lines.into_iter().map(|(_, _, line)| line).collect();
         assert_eq!(digest(&run.entries).bytes, <[u8; 32]>::from(Sha256::digest(text.as_bytes())));
+    }
+
+    #[test]
+    fn the_largest_numbers_are_answered() {
+        let mut run = RunBuilder::new().crash_after_step(5).build();
+        run.change(Kind::AttemptStart, 1, |entry| {
+            let Body::AttemptStart(halves) = &mut entry.body else { panic!("an attempt begins") };
+            halves.det.from_step = u64::MAX;
+        });
+        run.change(Kind::Step, 1, |entry| entry.header.step = Some(u64::MAX));
+        assert_ne!(digest(&run.entries), digest(&honest_run().entries));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::report::Route;
 
-use crate::evidence::{Evidence, FileError, describe};
+use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink, unavailable};
 
@@ -106,13 +106,13 @@ impl Check for State<'_> {
 
 /// `false` when the file is missing.
 fn check_file(file: &Expected, evidence: &Evidence, sink: &mut Sink) -> bool {
-    match digest(&file.path, evidence) {
+    match measure(&file.path, file.num_bytes, evidence) {
         Err(FileError::Missing { .. }) => return false,
         Err(error) => {
             sink.rejected(At::place(&file.path), "a data file cannot be read", file.digest, describe(&error));
         }
-        Ok((actual, num_bytes)) => {
-            if actual != file.digest || file.num_bytes.is_some_and(|expected| expected != num_bytes) {
+        Ok(actual) => {
+            if !actual.is(file.digest, file.num_bytes) {
                 sink.tampered(
                     At::place(&file.path),
                     "a data file has changed since the freeze",
@@ -120,7 +120,7 @@ fn check_file(file: &Expected, evidence: &Evidence, sink: &mut Sink) -> bool {
                         Some(expected) => format!("{} with {expected} bytes", file.digest),
                         None => file.digest.to_string(),
                     },
-                    format!("{actual} with {num_bytes} bytes"),
+                    actual,
                 );
             }
         }
@@ -128,9 +128,45 @@ fn check_file(file: &Expected, evidence: &Evidence, sink: &mut Sink) -> bool {
     true
 }
 
-/// BLAKE3 and size of a file, read in pieces.
-pub(crate) fn digest(path: &str, evidence: &Evidence) -> Result<(Digest, u64), FileError> {
-    let mut file = evidence.open(path)?;
+/// Size of a file, and its digest where the size could be right.
+pub(crate) struct Measured {
+    digest: Option<Digest>,
+    num_bytes: u64,
+}
+
+impl Measured {
+    /// Whether digest and size are the expected ones.
+    pub(crate) fn is(&self, digest: Digest, num_bytes: Option<u64>) -> bool {
+        self.digest == Some(digest) && num_bytes.is_none_or(|expected| expected == self.num_bytes)
+    }
+}
+
+impl std::fmt::Display for Measured {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.digest {
+            Some(digest) => write!(formatter, "{digest} with {} bytes", self.num_bytes),
+            None => write!(formatter, "{} bytes", self.num_bytes),
+        }
+    }
+}
+
+/// BLAKE3 and size of a file, read in pieces. A file of another size than
+/// `expected` is not read: a sparse one may claim terabytes. Without an
+/// expected size it is a document.
+pub(crate) fn measure(path: &str, expected: Option<u64>, evidence: &Evidence) -> Result<Measured, FileError> {
+    let io = |source| FileError::Io { path: path.to_owned(), source };
+    let file = evidence.open(path)?;
+    let num_bytes = file.metadata().map_err(io)?.len();
+    match expected {
+        Some(expected) if expected != num_bytes => return Ok(Measured { digest: None, num_bytes }),
+        None if num_bytes > MAX_DOCUMENT_BYTES => {
+            let path = path.to_owned();
+            return Err(FileError::TooLarge { path, actual: num_bytes, limit: MAX_DOCUMENT_BYTES });
+        }
+        _ => {}
+    }
+    // One byte more shows a file that grows while it is read.
+    let mut file = file.take(num_bytes.saturating_add(1));
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 128 << 10];
     loop {
@@ -140,8 +176,9 @@ pub(crate) fn digest(path: &str, evidence: &Evidence) -> Result<(Digest, u64), F
                 hasher.update(&buffer[..count]);
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(FileError::Io { path: path.to_owned(), source }),
+            Err(source) => return Err(io(source)),
         }
     }
-    Ok((Digest::blake3(*hasher.finalize().as_bytes()), hasher.count()))
+    let digest = Digest::blake3(*hasher.finalize().as_bytes());
+    Ok(Measured { digest: Some(digest), num_bytes: hasher.count() })
 }

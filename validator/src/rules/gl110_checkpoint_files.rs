@@ -8,7 +8,7 @@ use schemas::entry::Entry;
 use schemas::report::Route;
 use schemas::state::{CheckpointManifest, Shard};
 
-use super::gl108_data_files::digest;
+use super::gl108_data_files::measure;
 use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink};
@@ -17,7 +17,7 @@ use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink};
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GL110",
     name: "checkpoint-files",
-    what: "Every durably committed checkpoint has its manifest with the recorded digest, and every file of the manifest with digest and size, read back; nothing else lies in its folder. A retired one keeps its manifest.",
+    what: "Every durably committed checkpoint has its manifest with the recorded digest, and every file of the manifest with digest and size, read back; nothing else lies in its folder, which is `<store>/<checkpoint id>`, and its recorded size is that of these files and the manifest. A retired one keeps its manifest; one that failed is not read; the selected or handed-off candidate is read whatever became of its checkpoint.",
     why: "The candidate is a file; an entry about it is worth nothing when the file is another one.",
     remedy: "restore the checkpoint's folder from a copy; without it the run cannot be accepted",
     reference: "docs/FORMAT.md, Checkpoint",
@@ -32,7 +32,14 @@ impl Rule for CheckpointFiles {
     }
 
     fn open<'a>(&self, frozen: &'a Frozen) -> Box<dyn Check + 'a> {
-        Box::new(State { frozen, committed: Vec::new(), known: BTreeSet::new(), status: BTreeMap::new() })
+        Box::new(State {
+            frozen,
+            committed: Vec::new(),
+            known: BTreeSet::new(),
+            status: BTreeMap::new(),
+            final_candidates: BTreeSet::new(),
+            candidates: BTreeMap::new(),
+        })
     }
 }
 
@@ -57,6 +64,10 @@ struct State<'a> {
     /// Checkpoints that were at least requested.
     known: BTreeSet<String>,
     status: BTreeMap<String, Withdrawn>,
+    /// Checkpoints whose weights were selected or handed off.
+    final_candidates: BTreeSet<String>,
+    /// Checkpoint of each admitted candidate.
+    candidates: BTreeMap<String, String>,
 }
 
 impl Check for State<'_> {
@@ -81,6 +92,15 @@ impl Check for State<'_> {
             Body::CheckpointQuarantined(halves) => {
                 self.status.insert(halves.obs.checkpoint.0.clone(), Withdrawn::Unusable);
             }
+            Body::CandidateAdmitted(halves) => {
+                self.candidates.insert(halves.obs.candidate.to_string(), halves.obs.checkpoint.to_string());
+            }
+            Body::CandidateSelected(halves) => {
+                self.final_candidates.insert(halves.obs.checkpoint.to_string());
+            }
+            Body::HandoffIssued(halves) => {
+                self.final_candidates.extend(self.candidates.get(halves.obs.candidate.as_str()).cloned());
+            }
             _ => {}
         }
     }
@@ -102,12 +122,18 @@ impl Check for State<'_> {
 }
 
 impl State<'_> {
+    /// Where the files are looked for, whatever the entry says.
+    fn folder(&self, committed: &Committed) -> String {
+        let store = self.frozen.contract.checkpoints.store.trim_end_matches('/');
+        format!("{store}/{}", committed.obs.checkpoint)
+    }
+
     fn check(&self, committed: &Committed, evidence: &Evidence, sink: &mut Sink) -> u64 {
         let obs = &committed.obs;
-        let withdrawn = self.status.get(obs.checkpoint.as_str()).copied();
-        let folder =
-            format!("{}/{}", self.frozen.contract.checkpoints.store.trim_end_matches('/'), obs.checkpoint);
-        if obs.path.trim_end_matches('/') != folder {
+        let is_final = self.final_candidates.contains(obs.checkpoint.as_str());
+        let withdrawn = self.status.get(obs.checkpoint.as_str()).copied().filter(|_| !is_final);
+        let folder = self.folder(committed);
+        if obs.path != folder {
             sink.rejected(
                 At::entry(committed.entry, "/body/obs/path"),
                 "the checkpoint's folder is not the one that the contract's store gives",
@@ -129,24 +155,24 @@ impl State<'_> {
         let mut listed = BTreeSet::from(["manifest.json".to_owned()]);
         let mut total = manifest_bytes;
         for shard in manifest.classes.iter().flat_map(|class| &class.shards) {
-            if !listed.insert(shard.path.clone()) {
-                continue;
-            }
             total = total.saturating_add(shard.num_bytes);
-            if withdrawn.is_none() {
-                check_shard(committed, shard, evidence, sink);
+            if !listed.insert(shard.path.clone()) {
+                let at = At::place(format!("{folder}/manifest.json"));
+                sink.rejected(at, "the manifest lists a file twice", "each file once", &shard.path);
+            } else if withdrawn.is_none() {
+                check_shard(committed, &folder, shard, evidence, sink);
             }
         }
         self.check_model(committed, &manifest, sink);
-        if total != obs.num_bytes && total - manifest_bytes != obs.num_bytes {
+        if total != obs.num_bytes {
             sink.rejected(
                 At::entry(committed.entry, "/body/obs/num_bytes"),
-                "the checkpoint's size is not the sum of its files",
+                "the checkpoint's size is not that of its files and its manifest",
                 total,
                 obs.num_bytes,
             );
         }
-        check_folder(&obs.path, "", &listed, evidence, sink);
+        check_folder(&folder, "", &listed, evidence, sink);
         listed.len() as u64
     }
 
@@ -156,7 +182,8 @@ impl State<'_> {
         evidence: &Evidence,
         sink: &mut Sink,
     ) -> Option<(CheckpointManifest, u64)> {
-        let path = format!("{}/manifest.json", committed.obs.path.trim_end_matches('/'));
+        let folder = self.folder(committed);
+        let path = format!("{folder}/manifest.json");
         let num_bytes = match evidence.read(&path, MAX_DOCUMENT_BYTES) {
             Ok(bytes) => bytes.len() as u64,
             Err(error) => {
@@ -166,7 +193,7 @@ impl State<'_> {
                 return None;
             }
         };
-        match evidence.checkpoint_manifest(committed.obs.path.trim_end_matches('/'), committed.obs.manifest) {
+        match evidence.checkpoint_manifest(&folder, committed.obs.manifest) {
             Ok(manifest) => Some((manifest, num_bytes)),
             Err(reason) => {
                 sink.tampered(
@@ -184,7 +211,7 @@ impl State<'_> {
     }
 
     fn check_identity(&self, committed: &Committed, manifest: &CheckpointManifest, sink: &mut Sink) {
-        let path = format!("{}/manifest.json", committed.obs.path);
+        let path = format!("{}/manifest.json", self.folder(committed));
         let mut compare = |field: &str, expected: String, actual: String| {
             if expected != actual {
                 sink.rejected(
@@ -245,9 +272,9 @@ impl State<'_> {
     }
 }
 
-fn check_shard(committed: &Committed, shard: &Shard, evidence: &Evidence, sink: &mut Sink) {
-    let path = format!("{}/{}", committed.obs.path.trim_end_matches('/'), shard.path);
-    match digest(&path, evidence) {
+fn check_shard(committed: &Committed, folder: &str, shard: &Shard, evidence: &Evidence, sink: &mut Sink) {
+    let path = format!("{folder}/{}", shard.path);
+    match measure(&path, Some(shard.num_bytes), evidence) {
         Err(error @ FileError::Unsafe { .. }) => {
             sink.rejected(
                 At::place(&path),
@@ -260,13 +287,13 @@ fn check_shard(committed: &Committed, shard: &Shard, evidence: &Evidence, sink: 
             let message = format!("a file of {} cannot be read", committed.obs.checkpoint);
             sink.tampered(At::place(&path), message, shard.digest, describe(&error));
         }
-        Ok((actual, num_bytes)) => {
-            if actual != shard.digest || num_bytes != shard.num_bytes {
+        Ok(actual) => {
+            if !actual.is(shard.digest, Some(shard.num_bytes)) {
                 sink.tampered(
                     At::place(&path),
                     format!("a file of {} is not the one that was committed", committed.obs.checkpoint),
                     format!("{} with {} bytes", shard.digest, shard.num_bytes),
-                    format!("{actual} with {num_bytes} bytes"),
+                    actual,
                 );
             }
         }

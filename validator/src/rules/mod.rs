@@ -36,6 +36,8 @@ mod gl107_ruleset;
 mod gl108_data_files;
 pub(crate) mod gl109_val_numbers;
 mod gl110_checkpoint_files;
+pub(crate) mod gl111_stored_report;
+pub(crate) mod gl112_handoff_file;
 mod updates;
 
 use crate::rule::Rule;
@@ -66,6 +68,8 @@ static EVIDENCE_RULES: &[&RuleInfo] = &[
     &gl104_frozen_artifacts::INFO,
     &gl105_frozen_documents::INFO,
     &gl109_val_numbers::INFO,
+    &gl111_stored_report::INFO,
+    &gl112_handoff_file::INFO,
 ];
 
 /// Rules over parsed entries, opened with the frozen inputs: all of them.

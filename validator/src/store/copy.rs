@@ -1,8 +1,10 @@
-//! Copies a database and its write-ahead log as one consistent pair.
+//! Gives the reader something that does not change: the file itself where no
+//! write-ahead log lies beside it, else a copy of both as one consistent pair.
 //!
 //! A writer may be at work. The log alone could be reset between the two
 //! copies, so file sizes, times and the log's salts are compared before and
-//! after, and the copy is taken again when they moved.
+//! after, and the copy is taken again when they moved. A file that is read in
+//! place is compared in the same way when the reading is over.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -40,7 +42,15 @@ struct Stamp {
 
 fn stamp(database: &Path, log: &Path) -> io::Result<Stamp> {
     let metadata = fs::metadata(database)?;
-    let log = match File::open(log) {
+    let opened = fs::metadata(log).and_then(|metadata| {
+        if metadata.is_file() {
+            return File::open(log);
+        }
+        // A FIFO or a device would block, or never end.
+        let message = format!("{}: not a regular file", log.display());
+        Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+    });
+    let log = match opened {
         Ok(file) => {
             let length = file.metadata()?.len();
             let mut header = Vec::new();
@@ -54,20 +64,12 @@ fn stamp(database: &Path, log: &Path) -> io::Result<Stamp> {
 }
 
 /// Copies `path` and its log into `folder`; returns the copy's path.
-pub(super) fn snapshot(path: &Path, folder: &Path, sink: &mut Sink) -> Result<PathBuf, AuditError> {
-    let (log, journal) = (beside(path, "-wal"), beside(path, "-journal"));
+pub(super) fn snapshot(path: &Path, folder: &Path) -> Result<PathBuf, AuditError> {
+    let log = beside(path, "-wal");
     let copy = folder.join("ledger.db");
     let log_copy = folder.join("ledger.db-wal");
-    if journal.exists() {
-        sink.warning(
-            At::place(journal.display().to_string()),
-            "a rollback journal lies beside the ledger; it is not read",
-            "none, since the writer keeps a write-ahead log",
-            "a file",
-        );
-    }
     for _ in 0..MAX_TRIES {
-        let before = stamp(path, &log).map_err(|source| AuditError::ledger(path, source))?;
+        let before = stamp(path).map_err(|source| AuditError::ledger(path, source))?;
         copy_file(path, &copy, path)?;
         match &before.log {
             Some(_) => copy_file(&log, &log_copy, path)?,
@@ -78,7 +80,7 @@ pub(super) fn snapshot(path: &Path, folder: &Path, sink: &mut Sink) -> Result<Pa
                 _ => {}
             },
         }
-        let after = stamp(path, &log).map_err(|source| AuditError::ledger(path, source))?;
+        let after = stamp(path).map_err(|source| AuditError::ledger(path, source))?;
         if before == after {
             return Ok(copy);
         }
@@ -93,6 +95,19 @@ fn copy_file(from: &Path, to: &Path, ledger: &Path) -> Result<(), AuditError> {
     io::copy(&mut source, &mut target)
         .map(|_| ())
         .map_err(|source| AuditError::Temporary { path: to.to_owned(), source })
+}
+
+/// A rollback journal is never read; SQLite itself would apply it.
+pub(super) fn warn_of_journal(path: &Path, sink: &mut Sink) {
+    let journal = beside(path, "-journal");
+    if journal.exists() {
+        sink.warning(
+            At::place(journal.display().to_string()),
+            "a rollback journal lies beside the ledger; it is not read",
+            "none, since the writer keeps a write-ahead log",
+            "a file",
+        );
+    }
 }
 
 /// `run.db` with a suffix: `run.db-wal`.

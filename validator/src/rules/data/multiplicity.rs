@@ -6,6 +6,7 @@ use schemas::entry::Entry;
 use schemas::report::Route;
 
 use crate::derive::order::{Order, UPDATE_STREAM};
+use crate::derive::steps;
 use crate::evidence::Evidence;
 use crate::frozen::{ExampleTable, Frozen};
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
@@ -29,6 +30,9 @@ declare_rule!(
 
 /// Runs of consecutive global positions that are kept; an honest run needs one.
 const MAX_SPANS: usize = 1 << 16;
+/// Positions that are counted one by one to name the examples that differ;
+/// beyond it only the spans are reported.
+const MAX_COUNTED: u64 = 1 << 28;
 /// Examples that are named one by one.
 const MAX_NAMED: usize = 20;
 
@@ -42,6 +46,7 @@ struct Mark {
 struct Coverage<'a> {
     frozen: &'a Frozen,
     last: LastStep,
+    num_steps: u64,
     mark: Rewindable<Mark>,
     /// `first..end` of global positions in the order of consumption.
     spans: Vec<(u64, u64)>,
@@ -54,6 +59,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         Ok(table) => Box::new(Coverage {
             frozen,
             last: LastStep::default(),
+            num_steps: 0,
             mark: Rewindable::new(Mark::default()),
             spans: Vec::new(),
             table,
@@ -110,15 +116,31 @@ impl Coverage<'_> {
     fn judge(&self, sink: &mut Sink) -> u64 {
         let global = u64::from(self.frozen.contract.batch.global_examples);
         let expected_end = self.last.step().saturating_mul(global);
-        let consumed: u64 = self.spans.iter().map(|(first, end)| end - first).fold(0, u64::saturating_add);
+        let length = |(first, end): &(u64, u64)| end.saturating_sub(*first);
+        let consumed: u64 = self.spans.iter().map(length).fold(0, u64::saturating_add);
+        // Every step of the logical run has an entry, so a step number beyond
+        // them, or beyond the contract, says nothing of what was consumed.
+        let contract = &self.frozen.contract;
+        let limit = self.num_steps.min(steps::max_step(&contract.stopping, &contract.budget));
+        if self.last.step() > limit {
+            let message = "the run says that it is at a step which its entries and its contract do not reach";
+            sink.rejected(At::place("ledger"), message, format!("step {limit} or less"), self.last.step());
+            return consumed;
+        }
         if self.spans.as_slice() == [(0, expected_end)] || (expected_end == 0 && self.spans.is_empty()) {
             return consumed;
         }
         // More positions than the entries could honestly name would keep an
         // audit busy for ever.
-        if consumed > expected_end.saturating_mul(4).saturating_add(1 << 20) {
-            let message = "the steps draw far more positions than they have";
-            sink.rejected(At::place("ledger"), message, expected_end, consumed);
+        if consumed.saturating_add(expected_end) > MAX_COUNTED {
+            let message =
+                "the positions that the steps drew are not those of the contract, and too many to count";
+            sink.rejected(
+                At::place("ledger"),
+                message,
+                format!("positions 0 to {expected_end}, once each"),
+                format!("{consumed} positions in {} spans", self.spans.len()),
+            );
             return consumed;
         }
         let Ok(num_examples) = usize::try_from(self.table.num_examples()) else { return 0 };
@@ -145,6 +167,7 @@ impl Coverage<'_> {
 impl Check for Coverage<'_> {
     fn entry(&mut self, entry: &Entry, _: &mut Sink) {
         if let Body::Step(halves) = &entry.body {
+            self.num_steps += 1;
             halves
                 .det
                 .draws

@@ -1,0 +1,114 @@
+//! What the validator said of this ledger before, in files beside it: a stored
+//! report (GL111) and a handoff (GL112). Neither is believed; both are compared
+//! with the entries.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use schemas::digest::Digest;
+
+use crate::assemble::Ruling;
+use crate::contract::ContractRead;
+use crate::error::AuditError;
+use crate::evidence::MAX_DOCUMENT_BYTES;
+use crate::roots::Roots;
+use crate::rule::{Outcome, Sink};
+use crate::rules::gl111_stored_report::{self, StoredReport};
+use crate::rules::gl112_handoff_file::{self, Handoffs};
+use crate::store::beside;
+
+/// Bytes and place of a file.
+type Named = (Vec<u8>, String);
+
+/// The two files, as far as they exist.
+pub(crate) struct SaidFiles {
+    report: Option<Named>,
+    handoff: Option<Named>,
+}
+
+impl SaidFiles {
+    /// Reads them from beside the ledger.
+    ///
+    /// # Errors
+    /// When one exists and cannot be read.
+    pub(crate) fn read(ledger: &Path) -> Result<Self, AuditError> {
+        let report = read_optional(beside(ledger, ".report.dsse.json"), "the stored report")?;
+        let handoff = read_optional(beside(ledger, ".handoff.dsse.json"), "the handoff")?;
+        Ok(Self { report, handoff })
+    }
+}
+
+fn read_optional(path: PathBuf, what: &'static str) -> Result<Option<Named>, AuditError> {
+    match read_limited(&path, MAX_DOCUMENT_BYTES) {
+        Ok(bytes) => Ok(Some((bytes, path.display().to_string()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(AuditError::Named { what, path, source }),
+    }
+}
+
+/// Reads a regular file of at most `limit` bytes. What is none (a FIFO, a
+/// socket, a device) is refused before it is opened, since opening may block.
+pub(crate) fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    use io::Read;
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let message = format!("it has more than the {limit} bytes that are read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(bytes)
+}
+
+fn borrowed(file: &Option<Named>) -> Option<(&[u8], &str)> {
+    file.as_ref().map(|(bytes, place)| (bytes.as_slice(), place.as_str()))
+}
+
+/// What was said, with the findings about it.
+pub(crate) struct Said {
+    report: Result<StoredReport, Outcome>,
+    report_digest: Option<Digest>,
+    report_sink: Sink,
+    pub(crate) handoffs: Handoffs,
+    handoff_sink: Sink,
+}
+
+impl Said {
+    /// Verifies signatures and shapes.
+    pub(crate) fn read(files: &SaidFiles, read: Option<&ContractRead>) -> Self {
+        let mut report_sink = Sink::new(&gl111_stored_report::INFO);
+        let mut handoff_sink = Sink::new(&gl112_handoff_file::INFO);
+        Self {
+            report: StoredReport::read(borrowed(&files.report), read, &mut report_sink),
+            report_digest: files
+                .report
+                .as_ref()
+                .map(|(bytes, _)| Digest::blake3(*blake3::hash(bytes).as_bytes())),
+            report_sink,
+            handoffs: Handoffs::read(borrowed(&files.handoff), read, &mut handoff_sink),
+            handoff_sink,
+        }
+    }
+
+    /// Sizes at which roots are needed.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {
+        let report = self.report.as_ref().ok().and_then(StoredReport::size);
+        report.into_iter().chain(self.handoffs.size())
+    }
+
+    /// Compares with the entries, after the last of them.
+    pub(crate) fn finish(mut self, roots: &Roots) -> [Ruling; 2] {
+        let report = match self.report {
+            Ok(report) => report.compare(roots, &mut self.report_sink),
+            Err(outcome) => outcome,
+        };
+        let handoff = self.handoffs.compare(roots, self.report_digest, &mut self.handoff_sink);
+        [
+            Ruling::new(&gl111_stored_report::INFO, self.report_sink, report),
+            Ruling::new(&gl112_handoff_file::INFO, self.handoff_sink, handoff),
+        ]
+    }
+}
