@@ -279,23 +279,10 @@ impl Scanner<'_> {
         if !is_float && self.dialect == Dialect::Entry {
             return check_integer(text).map_err(at_start);
         }
-        if self.cache.contains(text) {
+        if self.dialect == Dialect::Entry && is_short_fixed(text) || self.cache.contains(text) {
             return Ok(());
         }
-        if !is_grammatical(text) {
-            return Err(at_start("not a number"));
-        }
-        let decimal = Decimal::parse(text).ok_or(at_start("more digits than a binary64 has"))?;
-        let spelling = match self.dialect {
-            Dialect::Entry => decimal.spell_entry(),
-            Dialect::Contract => decimal.spell_contract(),
-        };
-        if spelling.as_bytes() != text {
-            return Err(at_start("a number is not spelled canonically"));
-        }
-        if !is_shortest(&decimal, text) {
-            return Err(at_start("a number does not have the shortest digits"));
-        }
+        check_float(text, self.dialect).map_err(at_start)?;
         self.cache.insert(text);
         Ok(())
     }
@@ -344,13 +331,17 @@ fn check_integer(text: &[u8]) -> Result<(), &'static str> {
         [] => return Err("not a number"),
         [b'0'] if digits.len() == text.len() => return Ok(()),
         [b'0', ..] => return Err("an integer with a leading zero, or minus zero"),
+        // 2^53 has 16 digits, so the sum below cannot overflow.
+        _ if digits.len() > 16 => return Err("an integer beyond 2^53"),
         _ => {}
     }
-    // 2^53 has 16 digits, so the sum cannot overflow before the length tells.
-    if digits.len() > 16 || !digits.iter().all(u8::is_ascii_digit) {
-        return Err("an integer beyond 2^53, or not a number");
+    let mut value = 0u64;
+    for byte in digits {
+        if !byte.is_ascii_digit() {
+            return Err("not a number");
+        }
+        value = value * 10 + u64::from(byte - b'0');
     }
-    let value = digits.iter().fold(0u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
     if value > schemas::MAX_JSON_INTEGER { Err("an integer beyond 2^53") } else { Ok(()) }
 }
 
@@ -382,21 +373,47 @@ fn is_grammatical(text: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Whether the digits are the shortest that read back to the same binary64.
-fn is_shortest(decimal: &Decimal, text: &[u8]) -> bool {
-    // Decimals of up to 15 digits in the normal range are read to distinct
-    // doubles (15 = DBL_DIG), so no shorter one can mean the same.
-    if decimal.digits().len() <= 15 && (-290..=290).contains(&decimal.point) {
-        return true;
+/// Most floats: without an exponent and of at most 15 digits. Decimals of up to
+/// 15 digits in the normal range are read to distinct doubles (15 = DBL_DIG), so
+/// no shorter one can mean the same, and only the form is left to be checked.
+fn is_short_fixed(text: &[u8]) -> bool {
+    let text = text.strip_prefix(b"-").unwrap_or(text);
+    let Some(point) = text.iter().position(|&byte| byte == b'.') else { return false };
+    let (integer, fraction) = (&text[..point], &text[point + 1..]);
+    let are_digits = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    if text.len() > 16 || !are_digits(integer) || !are_digits(fraction) {
+        return false;
     }
+    if fraction != b"0" && fraction.ends_with(b"0") {
+        return false;
+    }
+    match integer {
+        b"0" if fraction == b"0" => true,
+        b"0" => fraction.iter().take_while(|&&byte| byte == b'0').count() <= 4,
+        _ => integer[0] != b'0',
+    }
+}
+
+/// Whether a float is spelled as its dialect spells the double that it means.
+fn check_float(text: &[u8], dialect: Dialect) -> Result<(), &'static str> {
+    if !is_grammatical(text) {
+        return Err("not a number");
+    }
+    let spell = |decimal: &Decimal| match dialect {
+        Dialect::Entry => decimal.spell_entry(),
+        Dialect::Contract => decimal.spell_contract(),
+    };
     let value = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
-    match value {
-        Some(value) if value.is_finite() => {
-            let shortest = Decimal::shortest(value);
-            shortest.digits() == decimal.digits()
-                && (shortest.digits().is_empty() || shortest.point == decimal.point)
-        }
-        _ => false,
+    let value = value.filter(|value| value.is_finite());
+    if value.is_some_and(|value| spell(&Decimal::shortest(value)).as_bytes() == text) {
+        return Ok(());
+    }
+    // What is wrong: the digits, or only how they are written.
+    let decimal = Decimal::parse(text).ok_or("more digits than a binary64 has")?;
+    if spell(&decimal).as_bytes() == text {
+        Err("a number does not have the shortest digits")
+    } else {
+        Err("a number is not spelled canonically")
     }
 }
 
@@ -533,6 +550,25 @@ mod tests {
         // RFC 8785 sorts by UTF-16: U+1F600 (a surrogate pair) before U+FB33.
         assert!(check_contract_json("{\"\u{1f600}\":1,\"\u{fb33}\":2}".as_bytes()).is_ok());
         assert!(check_contract_json("{\"\u{fb33}\":2,\"\u{1f600}\":1}".as_bytes()).is_err());
+    }
+
+    #[test]
+    fn the_short_form_agrees_with_the_full_check() {
+        let (mut num_short, parts) =
+            (0, ["", "0", "00", "1", "10", "01", "120", "00001", "000012", "9007199254740993"]);
+        for sign in ["", "-", "--"] {
+            for integer in parts {
+                for fraction in parts {
+                    let text = format!("{sign}{integer}.{fraction}");
+                    let is_short = is_short_fixed(text.as_bytes());
+                    num_short += u32::from(is_short);
+                    if is_short {
+                        assert_eq!(check_float(text.as_bytes(), Dialect::Entry), Ok(()), "{text}");
+                    }
+                }
+            }
+        }
+        assert!(num_short > 20);
     }
 
     #[test]

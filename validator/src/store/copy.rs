@@ -34,14 +34,23 @@ pub(super) fn read_header(path: &Path) -> Result<Vec<u8>, AuditError> {
 }
 
 /// What changes when a writer commits or checkpoints.
-#[derive(PartialEq, Eq)]
-struct Stamp {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
     database: (u64, Option<SystemTime>),
     log: Option<(u64, Vec<u8>)>,
 }
 
-fn stamp(database: &Path, log: &Path) -> io::Result<Stamp> {
+impl Stamp {
+    /// Whether the database alone holds every row: frames follow a log's header.
+    pub(super) fn is_without_log(&self) -> bool {
+        self.log.as_ref().is_none_or(|(length, _)| *length == 0)
+    }
+}
+
+/// Reads the stamp of a ledger.
+pub(super) fn stamp(database: &Path) -> io::Result<Stamp> {
     let metadata = fs::metadata(database)?;
+    let log = &beside(database, "-wal");
     let opened = fs::metadata(log).and_then(|metadata| {
         if metadata.is_file() {
             return File::open(log);

@@ -1,16 +1,17 @@
 //! Reads a ledger's SQLite file, and trusts nothing in it.
 //!
-//! The file and its write-ahead log are copied to a private temporary folder
-//! first: a read-only open fails in a folder that cannot be written, an
-//! immutable open misses the rows that are only in the log, and either could
-//! touch evidence. Rows stream through one statement on that copy, which no
-//! writer waits for, so memory does not grow with the ledger.
+//! Where a write-ahead log lies beside the file, both are copied to a private
+//! temporary folder: a read-only open fails in a folder that cannot be written,
+//! an immutable open misses the rows that are only in the log, and either could
+//! touch evidence. A file without a log is read where it is, as immutable, and
+//! [`Store::is_unchanged`] tells whether that was true. Rows stream through one
+//! statement, which no writer waits for, so memory does not grow.
 
 mod copy;
 pub(crate) use copy::beside;
 mod layout;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
@@ -26,12 +27,28 @@ const MAX_VALUE_BYTES: i32 = 256 << 20;
 /// First bytes of a SQLite file.
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// A private copy of a ledger's database.
+/// How a ledger may be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// In place where no log lies beside it, else as a copy.
+    InPlace,
+    /// As a copy.
+    Copy,
+}
+
+/// What the connection reads.
+enum Source {
+    /// The ledger itself, as it was stamped.
+    InPlace(PathBuf, copy::Stamp),
+    /// A copy, removed when the store is dropped.
+    Copy { _folder: TempDir },
+}
+
+/// A ledger's database, open for reading.
 pub(crate) struct Store {
     connection: Connection,
-    // Removed when the store is dropped; declared after the connection, which
-    // has to close first.
-    _folder: TempDir,
+    // Declared after the connection, which has to close first.
+    source: Source,
 }
 
 /// One row of `entries` as stored.
@@ -51,19 +68,16 @@ pub(crate) struct HeadRow {
 }
 
 impl Store {
-    /// Copies and opens a ledger. `None` when it holds nothing that can be
-    /// read; the reason is a finding.
+    /// Opens a ledger. `None` when it holds nothing that can be read; the
+    /// reason is a finding.
     ///
     /// # Errors
     /// When the file is missing or unreadable, or cannot be copied.
-    pub(crate) fn open(path: &Path, sink: &mut Sink) -> Result<Option<Self>, AuditError> {
+    pub(crate) fn open(path: &Path, access: Access, sink: &mut Sink) -> Result<Option<Self>, AuditError> {
         let header = copy::read_header(path)?;
         if !header.starts_with(SQLITE_MAGIC) {
-            let found = if header.is_empty() {
-                "an empty file".to_owned()
-            } else {
-                printable(&header[..16.min(header.len())])
-            };
+            let start = &header[..16.min(header.len())];
+            let found = if header.is_empty() { "an empty file".to_owned() } else { printable(start) };
             sink.rejected(
                 At::place(display(path))
                     .remedy("name the run's ledger, such as run.db, or restore it from a copy"),
@@ -73,20 +87,28 @@ impl Store {
             );
             return Ok(None);
         }
-        let folder = tempfile::Builder::new()
-            .prefix("ledger-audit-")
-            .tempdir()
-            .map_err(|source| AuditError::Temporary { path: std::env::temp_dir(), source })?;
-        let copied = copy::snapshot(path, folder.path(), sink)?;
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = match Connection::open_with_flags(&copied, flags) {
+        copy::warn_of_journal(path, sink);
+        let stamp = copy::stamp(path).map_err(|source| AuditError::ledger(path, source))?;
+        let uri = immutable_uri(path).filter(|_| access == Access::InPlace && stamp.is_without_log());
+        let (opened, source) = match uri {
+            Some(uri) => (open_read_only(uri.as_ref()), Source::InPlace(path.to_owned(), stamp)),
+            None => {
+                let folder = tempfile::Builder::new()
+                    .prefix("ledger-audit-")
+                    .tempdir()
+                    .map_err(|source| AuditError::Temporary { path: std::env::temp_dir(), source })?;
+                let copied = copy::snapshot(path, folder.path())?;
+                (open_read_only(&copied), Source::Copy { _folder: folder })
+            }
+        };
+        let connection = match opened {
             Ok(connection) => connection,
             Err(error) => {
                 unreadable(path, sink, &error);
                 return Ok(None);
             }
         };
-        let store = Self { connection, _folder: folder };
+        let store = Self { connection, source };
         if let Err(error) = store.configure() {
             unreadable(path, sink, &error);
             return Ok(None);
@@ -98,6 +120,15 @@ impl Store {
                 unreadable(path, sink, &error);
                 Ok(None)
             }
+        }
+    }
+
+    /// Whether what was read is what lies there: a copy always is, a ledger in
+    /// place unless a writer has been at work since.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        match &self.source {
+            Source::InPlace(path, before) => copy::stamp(path).is_ok_and(|after| after == *before),
+            Source::Copy { .. } => true,
         }
     }
 
@@ -193,6 +224,28 @@ fn bytes(value: ValueRef<'_>) -> &[u8] {
         ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes,
         _ => &[],
     }
+}
+
+fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(path, flags)
+}
+
+/// `file:/path?immutable=1`; `None` for a path that is not UTF-8 or cannot be
+/// made absolute.
+fn immutable_uri(path: &Path) -> Option<String> {
+    let absolute = std::path::absolute(path).ok()?;
+    let mut uri = "file:".to_owned();
+    for byte in absolute.to_str()?.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' | b'~' => {
+                uri.push(char::from(byte));
+            }
+            _ => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    Some(uri + "?immutable=1")
 }
 
 /// A damaged file: SQLite itself could not go on.
