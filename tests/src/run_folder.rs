@@ -11,18 +11,18 @@ use crate::programs::{EVALUATOR, Finished, LEDGER, TRAINER, run};
 /// What makes the contract of [`RunFolder::smallest`] from the preset `tiny`.
 const SMALLEST: [&str; 13] = [
     "/architecture/context_length=8",
-    "/architecture/head_dim=4",
-    "/architecture/hidden_size=4",
-    "/architecture/intermediate_size=4",
+    "/architecture/head_dim=2",
+    "/architecture/hidden_size=2",
+    "/architecture/intermediate_size=2",
     "/architecture/num_heads=1",
     "/architecture/num_kv_heads=1",
     "/architecture/num_layers=1",
     "/batch={\"accumulation\":1,\"data_parallel\":1,\"global_examples\":2,\"microbatch_examples\":2}",
-    "/budget/max_steps=2",
+    "/budget/max_steps=1",
     "/checkpoints/every_steps=1",
     "/evaluation/streams/0/every_steps=1",
     "/evaluation/streams/0/num_examples=null",
-    "/stopping/step=2",
+    "/stopping/step=1",
 ];
 
 /// A temporary folder that holds one run.
@@ -65,8 +65,8 @@ impl RunFolder {
     }
 
     /// A folder with the smallest contract that still has everything: a text
-    /// of a few lines, one block of width 4, two updates, a checkpoint at
-    /// each. Nothing is frozen yet.
+    /// of a few lines, one block of width 2, one update, a checkpoint before
+    /// and after it. Nothing is frozen yet.
     ///
     /// # Panics
     /// When `ledger init` fails.

@@ -113,7 +113,7 @@ fn a_full_disk_stops_training_and_loses_nothing() {
 #[test]
 fn a_floor_stops_training_before_the_disk_is_full() {
     let run = RunFolder::tiny();
-    run.edit_contract(|contract| contract["floors"]["free_disk_bytes"] = (8_u64 << 50).into());
+    run.edit_contract(|contract| contract["floors"]["free_disk_bytes"] = (1_u64 << 50).into());
     let _ = run.freeze().expect_code(0);
     let finished = run.train().expect_code(1);
     finished.expect_message(&["floor"]);
