@@ -81,14 +81,14 @@ pub fn entry_json<T: Serialize>(value: &T) -> Result<Vec<u8>, CanonicalError> {
 pub(crate) fn append_entry_json<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), CanonicalError> {
     let start = bytes.len();
     let result = write_json(bytes, value).and_then(|()| {
-        match scan(&bytes[start..], Floats::Trusted) {
+        match scan(&bytes[start..], Origin::Written) {
             // Internally tagged enums put their tag first; sorting costs only them.
             Err(CanonicalError::Form { fault: Fault::KeyOrder, .. }) => {
                 let sorted: Value =
                     serde_json::from_slice(&bytes[start..]).map_err(CanonicalError::Serialize)?;
                 bytes.truncate(start);
                 write_json(bytes, &sorted)?;
-                scan(&bytes[start..], Floats::Trusted)
+                scan(&bytes[start..], Origin::Written)
             }
             other => other,
         }
@@ -151,22 +151,26 @@ fn check_contract_value(value: &Value, pointer: &mut String, depth: usize) -> Re
 /// # Errors
 /// The first rule that is broken, with its byte offset.
 pub fn check_entry_json(bytes: &[u8]) -> Result<(), CanonicalError> {
-    scan(bytes, Floats::Checked)
+    scan(bytes, Origin::Foreign)
 }
 
-/// Whether the spelling of floats is compared with the shortest one. Bytes that
-/// `serde_json` has just written need no such check.
+/// Where bytes come from. What `serde_json` has just written is UTF-8, escapes
+/// control characters and spells floats as their shortest decimals.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Floats {
-    Checked,
-    Trusted,
+enum Origin {
+    Foreign,
+    Written,
 }
 
-fn scan(bytes: &[u8], floats: Floats) -> Result<(), CanonicalError> {
-    if let Err(error) = std::str::from_utf8(bytes) {
+fn scan(bytes: &[u8], origin: Origin) -> Result<(), CanonicalError> {
+    if origin == Origin::Written {
+        // Written by `serde_json` a moment ago, and so UTF-8.
+    } else if let Err(error) = std::str::from_utf8(bytes) {
         return Err(CanonicalError::Form { offset: error.valid_up_to(), fault: Fault::NotUtf8 });
     }
-    let mut scanner = Scanner { bytes, at: 0, floats };
+    // Mostly all text is printable ASCII; then no key has to be looked at twice.
+    let printable = origin == Origin::Written && bytes.is_ascii() && memchr::memchr(0x7f, bytes).is_none();
+    let mut scanner = Scanner { bytes, at: 0, origin, printable };
     scanner.value(0)?;
     if scanner.at < bytes.len() {
         return scanner.fail(Fault::Trailing);
@@ -177,7 +181,9 @@ fn scan(bytes: &[u8], floats: Floats) -> Result<(), CanonicalError> {
 struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
-    floats: Floats,
+    origin: Origin,
+    /// No byte is outside printable ASCII.
+    printable: bool,
 }
 
 /// A key as it stands between its quotes, and whether it holds an escape.
@@ -267,7 +273,7 @@ impl<'a> Scanner<'a> {
         loop {
             let start = self.at;
             let key = self.string()?;
-            if !key.is_printable_ascii() {
+            if !(self.printable && !key.escaped || key.is_printable_ascii()) {
                 self.at = start;
                 return self.fail(Fault::KeyCharacter);
             }
@@ -294,19 +300,26 @@ impl<'a> Scanner<'a> {
         let start = self.at;
         let mut escaped = false;
         loop {
-            match self.peek() {
-                b'"' => {
-                    let raw = &self.bytes[start..self.at];
-                    self.at += 1;
-                    return Ok(Text { raw, escaped });
-                }
-                b'\\' => {
-                    escaped = true;
-                    self.escape()?;
-                }
-                0..0x20 => return self.fail(Fault::Unexpected),
-                _ => self.at += 1,
+            let rest = &self.bytes[self.at..];
+            let Some(length) = memchr::memchr2(b'"', b'\\', rest) else {
+                self.at = self.bytes.len();
+                return self.fail(Fault::Unexpected);
+            };
+            // Strings that `serde_json` wrote hold no raw control characters.
+            if self.origin == Origin::Foreign
+                && let Some(control) = rest[..length].iter().position(|byte| *byte < 0x20)
+            {
+                self.at += control;
+                return self.fail(Fault::Unexpected);
             }
+            self.at += length;
+            if rest[length] == b'"' {
+                let raw = &self.bytes[start..self.at];
+                self.at += 1;
+                return Ok(Text { raw, escaped });
+            }
+            escaped = true;
+            self.escape()?;
         }
     }
 
@@ -344,7 +357,7 @@ impl<'a> Scanner<'a> {
         let digits = &self.bytes[digits_start..self.at];
         let text = &self.bytes[start..self.at];
         let valid = if float {
-            self.floats == Floats::Trusted || is_shortest_float(text)
+            self.origin == Origin::Written || is_shortest_float(text)
         } else {
             is_canonical_integer(digits, text.len() > digits.len())
         };

@@ -65,13 +65,17 @@ impl Digest {
 /// Lower-case hex of any bytes.
 #[must_use]
 pub fn encode_hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(bytes.len() * 2);
+    let mut text = Vec::with_capacity(bytes.len() * 2);
     for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+        text.extend_from_slice(&hex_pair(*byte));
     }
-    text
+    // Hex digits are ASCII, so nothing is replaced.
+    String::from_utf8(text).unwrap_or_default()
+}
+
+fn hex_pair(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
 }
 
 /// Bytes from lower-case hex; `None` for an odd length or any other character.
@@ -121,7 +125,14 @@ impl FromStr for Digest {
 
 impl Serialize for Digest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        // A step holds several digests, so they are written without allocation.
+        let mut text = [0u8; 71];
+        text[..6].copy_from_slice(self.algorithm.name().as_bytes());
+        text[6] = b':';
+        for (pair, byte) in text[7..].chunks_exact_mut(2).zip(self.bytes) {
+            pair.copy_from_slice(&hex_pair(byte));
+        }
+        serializer.serialize_str(std::str::from_utf8(&text).map_err(serde::ser::Error::custom)?)
     }
 }
 
@@ -156,6 +167,7 @@ mod tests {
         let digest = Digest::blake3([0xab; 32]);
         let text = digest.to_string();
         assert_eq!(text.parse::<Digest>(), Ok(digest));
+        assert_eq!(serde_json::to_string(&digest).ok(), Some(format!("\"{text}\"")));
         assert!(text.to_uppercase().parse::<Digest>().is_err());
         assert!(format!("md5:{}", digest.hex()).parse::<Digest>().is_err());
         assert!(text[..text.len() - 2].parse::<Digest>().is_err());

@@ -18,7 +18,7 @@ mod opening;
 mod record;
 mod writer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -46,6 +46,11 @@ use writer::Writer;
 /// Entries that are committed together at the latest (measured: larger groups
 /// gain little, smaller ones cost a flush each).
 const GROUP_ENTRIES: usize = 128;
+
+/// Entries and bytes of one transaction at most. A flood is committed in pieces,
+/// so that dirty pages stay in SQLite's cache instead of being written twice.
+const MAX_COMMIT_ENTRIES: usize = 2048;
+const MAX_COMMIT_BYTES: usize = 4 * 1024 * 1024;
 
 /// Queued bytes above which appends wait for the writer.
 const MAX_QUEUED_BYTES: usize = 32 * 1024 * 1024;
@@ -97,7 +102,7 @@ struct State {
     num_pending_steps: u32,
     /// When the oldest pending entry was queued.
     oldest: Option<Instant>,
-    pending: Vec<NewRow>,
+    pending: VecDeque<NewRow>,
     pending_bytes: usize,
     published: PublishedHead,
     /// Reads keys that are already stored; opened at the first need.
@@ -276,7 +281,7 @@ impl State {
             next_index: opened.frontier.size(),
             num_pending_steps: 0,
             oldest: None,
-            pending: Vec::with_capacity(GROUP_ENTRIES),
+            pending: VecDeque::with_capacity(GROUP_ENTRIES),
             pending_bytes: 0,
             published: PublishedHead { size: opened.signed.size, root: opened.signed.root },
             stored_keys: None,
@@ -296,11 +301,25 @@ impl State {
         }
     }
 
+    /// Takes what one transaction holds. What stays pending keeps its age, and
+    /// counts of it that are too high only bring the next commit forward.
     fn take_pending(&mut self) -> Vec<NewRow> {
-        self.oldest = None;
-        self.num_pending_steps = 0;
-        self.pending_bytes = 0;
-        std::mem::replace(&mut self.pending, Vec::with_capacity(GROUP_ENTRIES))
+        let mut num_bytes = 0;
+        let mut num_rows = 0;
+        for row in self.pending.iter().take(MAX_COMMIT_ENTRIES) {
+            num_bytes += row.entry.len();
+            num_rows += 1;
+            if num_bytes >= MAX_COMMIT_BYTES {
+                break;
+            }
+        }
+        let rows: Vec<NewRow> = self.pending.drain(..num_rows).collect();
+        self.pending_bytes -= num_bytes;
+        if self.pending.is_empty() {
+            self.oldest = None;
+            self.num_pending_steps = 0;
+        }
+        rows
     }
 
     /// Notes that all entries below `size` are stored.
@@ -391,7 +410,7 @@ impl Inner {
         }
         let time_us = now_us().max(state.last_time_us);
         let index = state.next_index;
-        let own_key = record.idem.as_ref().map(|idem| parse_key(idem)).transpose()?;
+        let own_key = record.idem.as_ref().map(parse_key).transpose()?;
         let idem = own_key.unwrap_or_else(|| state.fresh_key());
         let (entry, body) = state.entry_bytes(record, &idem, index, time_us)?;
         if own_key.is_some() {
@@ -413,7 +432,7 @@ impl Inner {
         }
         state.pending_bytes += entry.len();
         let leaf = leaf_hash(&entry);
-        state.pending.push(NewRow { index, idem, entry, leaf });
+        state.pending.push_back(NewRow { index, idem, entry, leaf });
         state.next_index += 1;
         state.last_time_us = time_us;
         if durable {

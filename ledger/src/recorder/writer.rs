@@ -84,11 +84,10 @@ impl Writer {
             };
         }
         let rows = state.take_pending();
-        Work {
-            rows,
-            with_head: state.head_wanted > state.published.size || state.closing,
-            closing: state.closing,
-        }
+        let size = state.next_index - state.pending.len() as u64;
+        let wanted = state.head_wanted > state.published.size && size >= state.head_wanted;
+        let last = state.closing && state.pending.is_empty();
+        Work { rows, with_head: wanted || last, closing: state.closing }
     }
 
     fn write(&mut self, work: Work) -> Result<(), WriteError> {
