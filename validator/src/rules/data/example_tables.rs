@@ -88,6 +88,18 @@ impl Deriver<'_> {
     ) -> Result<(), String> {
         let path = beside(self.manifest, &shard.path);
         let file = self.evidence.open(&path).map_err(|error: FileError| describe(&error))?;
+        let num_bytes = file.metadata().map_err(|error| format!("{path}: {error}"))?.len();
+        if num_bytes != shard.num_bytes {
+            // A file of another size is another file, however much of it there is to read.
+            let at = At::place(&path);
+            sink.tampered(
+                at,
+                "the data shard has another size than the manifest",
+                shard.num_bytes,
+                num_bytes,
+            );
+            return Ok(());
+        }
         let mut reader = HashingReader { hasher: blake3::Hasher::new(), inner: file };
         let mut first_wrong = None;
         let derived =
@@ -97,7 +109,7 @@ impl Deriver<'_> {
                 }
                 *next += 1;
             });
-        // Whatever follows the last window belongs to the digest too.
+        // What a last short window leaves belongs to the digest too.
         let rest = io::copy(&mut reader, &mut io::sink());
         let digest = Digest::blake3(*reader.hasher.finalize().as_bytes());
         match derived.and(rest.map(|_| ())) {
