@@ -14,6 +14,10 @@ use serde_path_to_error::Segment;
 use super::problem::Problems;
 use crate::strict::{ParseOptions, parse_located, push_pointer};
 
+/// Members that say which variant a tagged object is; without one, every
+/// error is another.
+const TAGS: [&str; 4] = ["family", "kind", "rule", "scheme"];
+
 /// A bound on how many unknown members are listed.
 const MAX_UNKNOWN_MEMBERS: usize = 100;
 
@@ -102,19 +106,23 @@ fn remove(value: &mut Value, pointer: &str, name: &str) -> Option<String> {
     None
 }
 
-/// Finds the member of a tagged object that an error is about: the first one
-/// without which the error is another.
+/// Finds the member of a tagged object that an error is about. serde reads
+/// members in order, so it is the one with which the error first appears.
 fn refine<T: DeserializeOwned>(value: &Value, pointer: String, message: &str) -> String {
     // A missing member is the object's own fault.
     let object = value.pointer(&pointer).and_then(Value::as_object);
     let Some(object) = object.filter(|_| !message.starts_with("missing field")) else { return pointer };
-    for name in object.keys() {
-        let mut without = value.clone();
-        if let Some(object) = without.pointer_mut(&pointer).and_then(Value::as_object_mut) {
-            object.remove(name);
+    let is_tag = |name: &String| TAGS.contains(&name.as_str());
+    let mut partial = value.clone();
+    if let Some(partial) = partial.pointer_mut(&pointer).and_then(Value::as_object_mut) {
+        partial.retain(|name, _| is_tag(name));
+    }
+    for (name, member) in object.iter().filter(|(name, _)| !is_tag(name)) {
+        if let Some(partial) = partial.pointer_mut(&pointer).and_then(Value::as_object_mut) {
+            partial.insert(name.clone(), member.clone());
         }
-        let other = serde_path_to_error::deserialize::<_, T>(&without);
-        if other.err().is_none_or(|error| error.inner().to_string() != message) {
+        let error = serde_path_to_error::deserialize::<_, T>(&partial).err();
+        if error.is_some_and(|error| error.inner().to_string() == message) {
             let mut refined = pointer;
             push_pointer(&mut refined, name);
             return refined;
@@ -201,5 +209,6 @@ mod tests {
             json!([{"group": "a", "shape": {"kind": "constant", "rate": "fast"}}]),
             &["/0/shape/rate"],
         );
+        check::<CreditRule>(json!({"rule": "hope"}), &["/rule"]);
     }
 }
