@@ -16,7 +16,7 @@ pub(crate) fn run(arguments: &VerifyHeadArguments) -> Result<u8, Failure> {
     let trusted = arguments.trust.as_deref().map(trusted_keys).transpose()?.unwrap_or_default();
     let verified =
         verify_head(&arguments.ledger, &choice, &trusted).map_err(|error| explain(error, arguments))?;
-    let role = verified.role.map(|role| role.name());
+    let role = verified.role.map(ledger::keys::Role::name);
     if arguments.json {
         print_json(
             "verify-head",

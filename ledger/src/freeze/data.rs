@@ -233,7 +233,8 @@ fn table(
         format!("the {} split gives no example; each needs two bytes of text", split.name()),
         "give the split more text",
     );
-    store(binding.path.clone(), pointer, &read, folder, inputs, problems);
+    let path = binding.path.clone();
+    store(&path, pointer, &read, folder, inputs, problems);
     match split {
         Split::Train => inputs.train = Some(read.summary),
         _ => inputs.val = Some(read.summary),
@@ -245,7 +246,7 @@ fn table(
 /// order without the data folder. A larger one is referenced by digest only:
 /// a database is no place for it, and it can be derived from the shards.
 fn store(
-    path: String,
+    path: &str,
     pointer: &str,
     read: &TableRead,
     folder: &Folder,
@@ -255,7 +256,7 @@ fn store(
     if read.content.num_bytes > MAX_STORED_TABLE_BYTES {
         return;
     }
-    let stored = folder.resolve(&path).and_then(|path| read_small(&path, MAX_STORED_TABLE_BYTES));
+    let stored = folder.resolve(path).and_then(|path| read_small(&path, MAX_STORED_TABLE_BYTES));
     let Some((bytes, content)) = keep(stored, format!("{pointer}/path"), problems) else { return };
     problems.require(
         content == read.content,
