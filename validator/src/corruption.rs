@@ -343,6 +343,7 @@ fn sizes_paths_and_files_of_checkpoints() {
     let (mut entry, checkpoint) = selected.expect("a selection");
     let det = CheckpointDet { step: entry.header.step.expect("a step") };
     let obs = CheckpointFailedObs { checkpoint: checkpoint.clone(), reason: "given up".to_owned() };
+    entry.header.idem = schemas::ids::IdempotencyKey("f".repeat(32));
     entry.body = Body::CheckpointQuarantined(Box::new(Halves { det, obs }));
     fixture.entries.push(entry);
     fixture.renumber();

@@ -271,7 +271,7 @@ mod tests {
         change(&mut obs);
         if with_entry {
             let mut entry = fixture.entries.last().expect("run.end").clone();
-            entry.header.attempt = None;
+            entry.header.idem = schemas::ids::IdempotencyKey("f".repeat(32));
             entry.body = Body::HandoffIssued(Box::new(Halves { det, obs }));
             fixture.entries.push(entry);
             fixture.renumber();
