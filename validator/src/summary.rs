@@ -6,21 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemas::body::{
     AttemptReason, Body, CandidateAdmittedDet, EvalDet, Outcome as End, QualificationValDet,
 };
-use schemas::contract::{Contract, Direction};
+use schemas::contract::Contract;
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CandidateId, CheckpointId};
 use schemas::number::Float;
 use schemas::report::{Denominators, SelectedCandidate, SelectionBasis};
 
+use crate::derive::metrics;
 use crate::derive::projection::Projection;
 use crate::evidence::ValNumbers;
 
-/// A candidate as admitted, with the target stream's value at its step.
+/// A candidate as admitted.
 struct Admitted {
     det: CandidateAdmittedDet,
     checkpoint: CheckpointId,
-    target_value: Option<Float>,
 }
 
 /// Follows a run; memory grows with its checkpoints, not with its steps.
@@ -34,6 +34,8 @@ pub(crate) struct Summary {
     selected: Option<CandidateId>,
     /// Newest evaluation of the target's stream: step, value.
     target_eval: Option<(u64, Float)>,
+    /// Values of the target's stream at saved steps, as `GL510` takes them.
+    target_values: BTreeMap<u64, Float>,
     target_stream: Option<String>,
     last_step: u64,
     pub(crate) run_ended: bool,
@@ -79,19 +81,24 @@ impl Summary {
                 self.last_step = entry.header.step.unwrap_or(self.last_step);
             }
             Body::Eval(halves) => self.eval(entry, &halves.det),
+            Body::CheckpointRequested(halves) => {
+                if let Some((_, value)) = self.target_eval.filter(|(at, _)| *at == halves.det.step) {
+                    self.target_values.insert(halves.det.step, value);
+                }
+            }
             Body::CheckpointDurablyCommitted(halves) => {
                 self.counts.checkpoints += 1;
                 self.folders.insert(halves.obs.checkpoint.clone(), halves.obs.path.clone());
             }
             Body::CandidateAdmitted(halves) => {
                 let step = halves.det.step;
-                let target_value = self.target_eval.filter(|(at, _)| *at == step).map(|(_, value)| value);
                 let checkpoint = halves.obs.checkpoint.clone();
-                let admitted = Admitted { det: halves.det.clone(), checkpoint, target_value };
+                let admitted = Admitted { det: halves.det.clone(), checkpoint };
                 self.admitted.insert(step, (halves.obs.candidate.clone(), admitted));
             }
             Body::CandidateSelected(halves) => {
-                self.counts.selected += 1;
+                // One that replaces another, whose checkpoint was lost, counts once.
+                self.counts.selected = 1;
                 self.selected = Some(halves.obs.candidate.clone());
             }
             Body::QualificationResult(_) => self.counts.qualified += 1,
@@ -144,14 +151,11 @@ impl Summary {
         let target_met = contract.quality_target.as_ref().and_then(|target| {
             let value = match find(results, admitted.det.model, &target.stream) {
                 Some(result) => result.value,
-                None => admitted.target_value?,
+                None => *self.target_values.get(&admitted.det.step)?,
             };
             let streams = &contract.evaluation.streams;
             let direction = streams.iter().find(|stream| stream.name == target.stream)?.direction;
-            Some(match direction {
-                Direction::Minimize => value.0 <= target.threshold,
-                Direction::Maximize => value.0 >= target.threshold,
-            })
+            Some(metrics::reaches(direction, value.0, target.threshold))
         });
         let selected = SelectedCandidate {
             candidate: candidate.clone(),

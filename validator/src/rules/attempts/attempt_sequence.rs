@@ -1,6 +1,9 @@
 //! Every process start is an attempt with an end, or said to have vanished.
 
-use schemas::body::{Body, FaultObservedDet, Kind, ObservedFault};
+use std::collections::BTreeSet;
+
+use schemas::body::{Body, FaultObservedDet, Kind, ObservedFault, Outcome as End};
+use schemas::contract::{Contract, Recovery};
 use schemas::entry::Entry;
 use schemas::ids::AttemptId;
 use schemas::report::Route;
@@ -17,8 +20,8 @@ declare_rule!(
         code: "GL202",
         name: "attempt-sequence",
         what: "Attempts are numbered from 1 without gaps; each begins with attempt.start and has an attempt.end, or the next \
-               process reports it with fault.observed and fault.recovered before it makes progress; progress belongs to the \
-               attempt that is running.",
+               process reports it with fault.observed and then fault.recovered before it makes progress; progress belongs to the \
+               attempt that is running; the run ends as its last attempt did, and no step follows an attempt that completed.",
         why: "An attempt that could disappear would hide failed tries, so that only the luckiest one is counted.",
         remedy: "Continue the run with `trainer run`, which reports an attempt that vanished. A missing or misnumbered attempt \
                  cannot be repaired.",
@@ -39,19 +42,41 @@ struct Running {
     last_step: u64,
 }
 
-#[derive(Default)]
-struct Sequence {
+/// How an attempt ended, and the step that it stood at.
+struct Ended {
+    attempt: AttemptId,
+    last_step: u64,
+    outcome: End,
+}
+
+struct Sequence<'a> {
+    contract: &'a Contract,
+    /// The attempt that reached the end of the run, unless what it left there
+    /// was given up since.
+    complete: Option<Ended>,
+    last_end: Option<Ended>,
+    /// Attempts that a fault struck and that no `fault.recovered` names yet.
+    struck: BTreeSet<AttemptId>,
     is_over: bool,
     last_number: u32,
     lost: Vec<Lost>,
     running: Option<Running>,
 }
 
-fn open(_: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Sequence::default())
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Sequence {
+        contract: &frozen.contract,
+        complete: None,
+        last_end: None,
+        struck: BTreeSet::new(),
+        is_over: false,
+        last_number: 0,
+        lost: Vec::new(),
+        running: None,
+    })
 }
 
-impl Sequence {
+impl Sequence<'_> {
     fn start(&mut self, entry: &Entry, attempt: AttemptId, from_step: u64, sink: &mut Sink) {
         let expected = self.last_number.saturating_add(1);
         if attempt.0 != expected {
@@ -119,10 +144,61 @@ impl Sequence {
         }
         if let (Some(running), Body::Step(_)) = (&mut self.running, &entry.body) {
             running.last_step = entry.header.step.unwrap_or(running.last_step);
+            if let Some(Ended { attempt, outcome, .. }) = self.complete.take() {
+                let message =
+                    format!("a step follows attempt {attempt}, which had reached the end of the run");
+                sink.rejected(
+                    At::entry(entry.index, ""),
+                    message,
+                    "no further step",
+                    format!("{outcome:?} before"),
+                );
+            }
         }
     }
 
-    fn end(&mut self, entry: &Entry, attempt: AttemptId, last_step: u64, sink: &mut Sink) {
+    fn recovered(&mut self, entry: &Entry, attempt: AttemptId, sink: &mut Sink) {
+        if !self.struck.remove(&attempt) {
+            let at = At::entry(entry.index, "/body/det/attempt");
+            let message = "the run recovers from a fault that was not observed before";
+            sink.rejected(at, message, "fault.observed before", attempt);
+        }
+        if let Some(lost) = self.lost.iter_mut().find(|lost| lost.attempt == attempt) {
+            lost.is_recovered = lost.is_observed;
+        }
+    }
+
+    /// `run.end` repeats how the last attempt ended; a run that is ended
+    /// without an attempt says why no other one was possible.
+    fn end_run(&self, entry: &Entry, outcome: End, sink: &mut Sink) {
+        let last = self.last_end.as_ref().filter(|ended| ended.attempt.0 == self.last_number);
+        if last.is_some_and(|ended| ended.outcome == outcome) {
+            return;
+        }
+        let is_without_attempt = match outcome {
+            End::Refused => self.contract.faults.recovery == Recovery::Refuse,
+            End::BudgetExhausted => self.last_number >= self.contract.budget.max_attempts,
+            _ => false,
+        };
+        if !is_without_attempt {
+            let at = At::entry(entry.index, "/body/det/outcome");
+            let expected =
+                last.map_or("attempt.end before".to_owned(), |ended| format!("{:?}", ended.outcome));
+            sink.rejected(
+                at,
+                "the run ends otherwise than its last attempt",
+                expected,
+                format!("{outcome:?}"),
+            );
+        }
+    }
+
+    fn end(&mut self, entry: &Entry, ended: Ended, sink: &mut Sink) {
+        let Ended { attempt, last_step, outcome } = ended;
+        self.last_end = Some(Ended { attempt, last_step, outcome });
+        if matches!(outcome, End::Completed | End::BudgetExhausted) {
+            self.complete = Some(ended);
+        }
         let Some(running) = self.running.take().filter(|running| running.attempt == attempt) else {
             let at = At::entry(entry.index, "/body/det/attempt");
             sink.rejected(at, "an attempt ends that is not running", "the running attempt", attempt);
@@ -135,24 +211,32 @@ impl Sequence {
     }
 }
 
-impl Check for Sequence {
+impl Check for Sequence<'_> {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         let kind = entry.body.kind();
         match &entry.body {
             Body::AttemptStart(halves) => {
                 self.start(entry, halves.det.attempt, halves.det.from_step, sink);
             }
-            Body::AttemptEnd(halves) => self.end(entry, halves.det.attempt, halves.det.last_step, sink),
-            Body::FaultObserved(halves) if halves.det.fault == ObservedFault::AttemptVanished => {
-                self.observed(entry, &halves.det, sink);
+            Body::AttemptEnd(halves) => {
+                let (attempt, last_step, outcome) =
+                    (halves.det.attempt, halves.det.last_step, halves.det.outcome);
+                self.end(entry, Ended { attempt, last_step, outcome }, sink);
             }
-            Body::FaultRecovered(halves) => {
-                if let Some(lost) = self.lost.iter_mut().find(|lost| lost.attempt == halves.det.attempt) {
-                    lost.is_recovered = true;
+            Body::FaultObserved(halves) => {
+                self.struck.insert(halves.det.attempt);
+                if halves.det.fault == ObservedFault::AttemptVanished {
+                    self.observed(entry, &halves.det, sink);
                 }
             }
-            Body::RunEnd(_) => {
+            Body::FaultRecovered(halves) => self.recovered(entry, halves.det.attempt, sink),
+            Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
+                // The end was reached, but what was saved there is gone.
+                self.complete = self.complete.take().filter(|ended| ended.last_step != halves.det.step);
+            }
+            Body::RunEnd(halves) => {
                 self.is_over = true;
+                self.end_run(entry, halves.det.outcome, sink);
                 if let Some(running) = &self.running {
                     let message = format!("run.end comes before the end of attempt {}", running.attempt);
                     sink.rejected(At::entry(entry.index, ""), message, "attempt.end", "run.end");

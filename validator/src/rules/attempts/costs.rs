@@ -2,6 +2,7 @@
 
 use schemas::body::{Body, CostTotals};
 use schemas::entry::Entry;
+use schemas::ids::CheckpointId;
 use schemas::report::Route;
 
 use crate::evidence::Evidence;
@@ -15,7 +16,7 @@ declare_rule!(
     {
         code: "GL212",
         name: "costs",
-        what: "An attempt's cost counts the steps that it recorded, and no part of it exceeds its wall time; the run's cost is \
+        what: "An attempt's cost counts the steps that it recorded and the bytes of the checkpoints that it saved, and no part of it exceeds its wall time; the run's cost is \
                the sum over all attempts, those that failed or vanished included.",
         why: "A cost that leaves out failures, repeated steps or the time of recording makes a method look cheaper than it was.",
         remedy: "None for a finished run: totals are evidence. Repair the program that adds them up.",
@@ -26,6 +27,9 @@ declare_rule!(
 
 #[derive(Default)]
 struct Running {
+    /// Sizes of the checkpoints that it committed and validated.
+    checkpoint_bytes: u64,
+    committed: Option<(CheckpointId, u64)>,
     first_us: u64,
     last_us: u64,
     num_steps: u64,
@@ -54,6 +58,10 @@ impl Totals {
         if cost.num_steps_executed != running.num_steps {
             let message = "the attempt executed another number of steps";
             sink.rejected(at("num_steps_executed"), message, running.num_steps, cost.num_steps_executed);
+        }
+        if cost.checkpoint_bytes != running.checkpoint_bytes {
+            let message = "checkpoint_bytes is not the size of what the attempt saved";
+            sink.rejected(at("checkpoint_bytes"), message, running.checkpoint_bytes, cost.checkpoint_bytes);
         }
         let parts = [
             ("checkpoint_us", cost.checkpoint_us),
@@ -130,12 +138,25 @@ impl Check for Totals {
             Body::AttemptStart(_) => {
                 self.vanish();
                 self.running =
-                    Some(Running { first_us: entry.time_us, last_us: entry.time_us, num_steps: 0 });
+                    Some(Running { first_us: entry.time_us, last_us: entry.time_us, ..Running::default() });
             }
             Body::Step(_) => {
                 self.sum.num_steps_executed += 1;
                 if let Some(running) = &mut self.running {
                     running.num_steps += 1;
+                }
+            }
+            Body::CheckpointDurablyCommitted(halves) => {
+                if let Some(running) = &mut self.running {
+                    running.committed = Some((halves.obs.checkpoint.clone(), halves.obs.num_bytes));
+                }
+            }
+            Body::CheckpointValidated(halves) => {
+                if let Some(running) = &mut self.running
+                    && let Some((_, num_bytes)) =
+                        running.committed.take().filter(|(id, _)| *id == halves.obs.checkpoint)
+                {
+                    running.checkpoint_bytes = running.checkpoint_bytes.saturating_add(num_bytes);
                 }
             }
             Body::AttemptEnd(halves) => {
@@ -144,6 +165,8 @@ impl Check for Totals {
             }
             Body::RunEnd(halves) => {
                 self.num_checked += 1;
+                // The last attempt may have vanished, and the run be ended without another.
+                self.vanish();
                 self.end_run(entry.index, &halves.obs.cost, sink);
             }
             _ => {}

@@ -77,10 +77,12 @@ impl Count<'_> {
 
     fn end(&self, index: u64, det: &RunEndDet, obs: &RunEndObs, sink: &mut Sink) {
         compare(index, &self.counters.now, &det.counters, sink);
+        // The last attempt may have vanished, and the run be ended without another.
+        let num_vanished = self.num_vanished + u64::from(self.is_running);
         let numbers = [
             ("det/last_step", self.position.step, det.last_step),
             ("obs/num_attempts", self.num_attempts, u64::from(obs.num_attempts)),
-            ("obs/num_attempts_incomplete", self.num_vanished, u64::from(obs.num_attempts_incomplete)),
+            ("obs/num_attempts_incomplete", num_vanished, u64::from(obs.num_attempts_incomplete)),
         ];
         for (field, expected, actual) in
             numbers.into_iter().filter(|(_, expected, actual)| expected != actual)

@@ -5,6 +5,7 @@ mod budget;
 mod code_identity;
 mod costs;
 mod counters;
+mod entry_header;
 mod executed_plan;
 mod replay_equality;
 mod resume_point;
@@ -30,4 +31,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &budget::BudgetRule,
     &counters::CountersRule,
     &costs::Costs,
+    &entry_header::EntryHeader,
 ];

@@ -66,7 +66,9 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     } else {
         let class = frozen.contract.numerics.determinism;
         crate::rules::common::at_end(move |_, _| {
-            Outcome::NotApplicable(format!("the contract's determinism is {class:?}, not bitwise"))
+            Outcome::NotEvaluated(format!(
+                "the contract's determinism is {class:?}, and no probe of this edition compares repeated steps in it"
+            ))
         })
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use schemas::body::{Body, FaultRecoveredDet};
+use schemas::body::{AttemptStartDet, Body, FaultRecoveredDet, FaultRecoveredObs};
 use schemas::entry::Entry;
-use schemas::ids::AttemptId;
+use schemas::ids::{AttemptId, CheckpointId};
 use schemas::report::Route;
 
 use crate::evidence::Evidence;
@@ -37,7 +37,9 @@ struct Steps {
     from_step: u64,
     position: u64,
     /// `fault.recovered` entries that the next attempt must agree with.
-    announced: Option<(u64, u64)>,
+    announced: Option<(u64, u64, Option<CheckpointId>)>,
+    /// Checkpoint that the running attempt resumed from.
+    resumed_from: Option<CheckpointId>,
     num_checked: u64,
 }
 
@@ -46,7 +48,9 @@ fn open(_: &Frozen) -> Box<dyn Check + '_> {
 }
 
 impl Steps {
-    fn start(&mut self, entry: &Entry, attempt: AttemptId, from_step: u64, sink: &mut Sink) {
+    fn start(&mut self, entry: &Entry, det: &AttemptStartDet, sink: &mut Sink) {
+        let (attempt, from_step) = (det.attempt, det.from_step);
+        self.resumed_from = det.resumed_from.as_ref().map(|point| point.checkpoint.clone());
         let reached = self.last_steps.values().copied().max().unwrap_or(0);
         let at = || At::entry(entry.index, "/body/det/from_step");
         if from_step > reached {
@@ -57,17 +61,26 @@ impl Steps {
                 from_step,
             );
         }
-        if let Some((index, announced)) = self.announced.take()
-            && announced != from_step
-        {
+        if let Some((index, announced, checkpoint)) = self.announced.take() {
             let message = format!("fault.recovered at entry {index} announced another beginning");
-            sink.rejected(at(), message, announced, from_step);
+            if announced != from_step {
+                sink.rejected(at(), message, announced, from_step);
+            } else if checkpoint != self.resumed_from {
+                let at = At::entry(entry.index, "/body/det/resumed_from");
+                sink.rejected(at, message, or_null(checkpoint), or_null(self.resumed_from.as_ref()));
+            }
         }
         (self.running, self.from_step, self.position) = (Some(attempt), from_step, from_step);
         self.last_steps.insert(attempt, from_step);
     }
 
-    fn recovered(&mut self, entry: &Entry, det: &FaultRecoveredDet, sink: &mut Sink) {
+    fn recovered(
+        &mut self,
+        entry: &Entry,
+        det: &FaultRecoveredDet,
+        obs: &FaultRecoveredObs,
+        sink: &mut Sink,
+    ) {
         let Some(last_step) = self.last_steps.get(&det.attempt) else {
             let at = At::entry(entry.index, "/body/det/attempt");
             sink.rejected(
@@ -84,8 +97,15 @@ impl Steps {
             sink.rejected(at, "another number of steps is executed again", lost, det.num_steps_lost);
         }
         if self.running == Some(det.attempt) {
-            self.announced = Some((entry.index, det.from_step));
-        } else if det.from_step != self.from_step {
+            self.announced = Some((entry.index, det.from_step, obs.checkpoint.clone()));
+            return;
+        }
+        if obs.checkpoint != self.resumed_from {
+            let at = At::entry(entry.index, "/body/obs/checkpoint");
+            let (expected, actual) = (or_null(self.resumed_from.as_ref()), or_null(obs.checkpoint.as_ref()));
+            sink.rejected(at, "the run goes on from another checkpoint", expected, actual);
+        }
+        if det.from_step != self.from_step {
             let at = At::entry(entry.index, "/body/det/from_step");
             sink.rejected(at, "the run goes on from another step", self.from_step, det.from_step);
         }
@@ -130,8 +150,8 @@ impl Check for Steps {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         self.num_checked += 1;
         match &entry.body {
-            Body::AttemptStart(halves) => self.start(entry, halves.det.attempt, halves.det.from_step, sink),
-            Body::FaultRecovered(halves) => self.recovered(entry, &halves.det, sink),
+            Body::AttemptStart(halves) => self.start(entry, &halves.det, sink),
+            Body::FaultRecovered(halves) => self.recovered(entry, &halves.det, &halves.obs, sink),
             Body::Step(_) => self.step(entry, sink),
             Body::Eval(_) => self.stands_at(entry, None, sink),
             Body::CandidateAdmitted(_) | Body::CandidateSelected(_) => self.stands_at(entry, None, sink),

@@ -8,7 +8,7 @@ use schemas::report::Route;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
-use crate::rules::common::declare_rule;
+use crate::rules::common::{declare_rule, or_null};
 
 declare_rule!(
     /// `GL707`.
@@ -49,10 +49,17 @@ impl Check for Policy<'_> {
                 let at = || At::entry(entry.index, "/body/det");
                 let index = usize::try_from(det.plan_index).unwrap_or(usize::MAX);
                 let planned = self.contract.faults.plan.get(index);
-                let agrees =
-                    planned.is_some_and(|planned| planned.fault == det.fault && planned.phase == det.phase);
+                let header = &entry.header;
+                let agrees = planned.is_some_and(|planned| {
+                    planned.fault == det.fault
+                        && planned.phase == det.phase
+                        && header.step == Some(planned.step)
+                        && planned.worker.is_none_or(|worker| header.worker.map(|id| id.0) == Some(worker))
+                });
                 if !agrees {
-                    let (expected, actual) = (format!("{planned:?}"), format!("{det:?}"));
+                    let (step, worker) = (or_null(header.step), or_null(header.worker));
+                    let expected = format!("{planned:?}");
+                    let actual = format!("{det:?} at step {step}, worker {worker}");
                     sink.rejected(at(), "a fault was injected that is not planned", expected, actual);
                 }
                 if let Some(injected) = self.injected.get_mut(index)
@@ -78,7 +85,7 @@ impl Check for Policy<'_> {
 
     fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
         for (index, planned) in self.contract.faults.plan.iter().enumerate() {
-            if planned.step < self.last_step && !self.injected[index] {
+            if planned.step <= self.last_step && !self.injected[index] {
                 let at = At::place(format!("contract /faults/plan/{index}"));
                 sink.rejected(
                     at,

@@ -1,12 +1,14 @@
 //! A checkpoint goes through its stages in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{Body, CheckpointStage};
+use schemas::contract::Contract;
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CheckpointId};
 use schemas::report::Route;
 
+use super::qualification::Probes;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
@@ -19,8 +21,9 @@ declare_rule!(
         code: "GL602",
         name: "checkpoint-stages",
         what: "Every checkpoint is requested, staged, durably committed, validated and possibly resume-qualified, in this order, \
-               each once, at one step; nothing is said of one after it failed or was quarantined; its identifier is that of its \
-               step and attempt.",
+               each once, at one step, and an attempt commits one for a step; nothing is said of one after it failed or was \
+               quarantined; its identifier is that of its step and attempt; one that is resume-qualified names a probe that \
+               found every class equal, beside a control that did not.",
         why: "The intent is durable before the effect, and a state counts only once it was read back: a stage out of order says \
               that bytes were relied on before they were safe.",
         remedy: "None for a finished run. Record stages through the checkpoint writer, which follows each with its own flush.",
@@ -37,18 +40,28 @@ struct Known {
     step: u64,
 }
 
-#[derive(Default)]
-struct Stages {
+struct Stages<'a> {
+    contract: &'a Contract,
+    /// Steps that an attempt has committed a checkpoint of.
+    committed: BTreeSet<(Option<AttemptId>, u64)>,
+    probes: Probes,
     all: BTreeMap<CheckpointId, Known>,
     last: LastStep,
     last_attempt: Option<AttemptId>,
 }
 
-fn open(_: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Stages::default())
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Stages {
+        contract: &frozen.contract,
+        committed: BTreeSet::new(),
+        probes: Probes::default(),
+        all: BTreeMap::new(),
+        last: LastStep::default(),
+        last_attempt: None,
+    })
 }
 
-impl Stages {
+impl Stages<'_> {
     fn request(&mut self, entry: &Entry, id: &CheckpointId, step: u64, sink: &mut Sink) {
         let at = |pointer: &str| At::entry(entry.index, pointer);
         let expected = format!("s{step:08}-a{}", entry.header.attempt.map_or(0, |attempt| attempt.0));
@@ -121,6 +134,11 @@ impl Stages {
             sink.rejected(at("/body/det/step"), format!("{id} changes its step"), known.step, step);
         }
         known.stage = known.stage.max(stage);
+        let key = (known.attempt, known.step);
+        if stage == CheckpointStage::DurablyCommitted && !self.committed.insert(key) {
+            let message = format!("the attempt commits a second checkpoint of step {step}");
+            sink.rejected(at("/body/obs/checkpoint"), message, "one for each attempt and step", id);
+        }
     }
 
     fn give_up(&mut self, entry: &Entry, id: &CheckpointId, sink: &mut Sink) {
@@ -134,7 +152,7 @@ impl Stages {
     }
 }
 
-impl Check for Stages {
+impl Check for Stages<'_> {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         use CheckpointStage as Stage;
         match &entry.body {
@@ -150,6 +168,7 @@ impl Check for Stages {
             }
             Body::CheckpointResumeQualified(h) => {
                 self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::ResumeQualified, sink);
+                self.probes.qualified(entry, self.contract, &h.obs.checkpoint, &h.det, sink);
             }
             Body::CheckpointFailed(h) | Body::CheckpointQuarantined(h) => {
                 self.give_up(entry, &h.obs.checkpoint, sink);
@@ -158,6 +177,7 @@ impl Check for Stages {
             Body::AttemptStart(h) => self.last_attempt = Some(h.det.attempt),
             _ => {}
         }
+        self.probes.entry(entry, sink);
         self.last.entry(entry);
     }
 

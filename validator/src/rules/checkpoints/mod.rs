@@ -6,6 +6,7 @@ mod checkpoint_schedule;
 mod checkpoint_stages;
 mod checkpoint_tensors;
 mod derived_state;
+mod qualification;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use schemas::body::Body;
 use schemas::data::{DataManifest, DataShard, ExampleRecord};
-use schemas::digest::encode_hex;
+use schemas::digest::{Algorithm, encode_hex};
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -144,9 +144,16 @@ impl Inputs<'_> {
 }
 
 impl Check for Inputs<'_> {
-    fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         match &entry.body {
             Body::Step(halves) => {
+                for (at, draw) in halves.det.draws.iter().enumerate() {
+                    let inputs = draw.inputs;
+                    if inputs.algorithm != Algorithm::Blake3 {
+                        let at = At::entry(entry.index, format!("/body/det/draws/{at}/inputs"));
+                        sink.rejected(at, "the inputs are digested otherwise", "blake3", inputs);
+                    }
+                }
                 let inputs = halves.det.draws.first().map_or([0; 32], |draw| draw.inputs.bytes);
                 self.record(entry, inputs);
             }

@@ -21,7 +21,7 @@ declare_rule!(
         code: "GL506",
         name: "candidate-retained",
         what: "The checkpoint of every candidate still has its weights file, of the recorded digest and size, and a config.json \
-               that is byte for byte what the architecture gives; none was retired.",
+               that is byte for byte what the architecture gives; none was failed, quarantined or retired.",
         why: "A selection can be checked only while the losers exist; a false configuration turns the same weights into another \
               function.",
         remedy: "Restore the candidate's folder from the store. Candidates may not be pruned while the retention period lasts.",
@@ -128,7 +128,8 @@ impl Check for Retained<'_> {
     }
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
-        for admitted in self.candidates.admitted.values() {
+        let is_over = self.candidates.last.is_over;
+        for (_, admitted) in self.candidates.family() {
             let Some(checkpoint) = self.candidates.checkpoints.all.get(&admitted.obs.checkpoint) else {
                 continue;
             };
@@ -140,6 +141,13 @@ impl Check for Retained<'_> {
                     "every candidate retained",
                     &admitted.obs.checkpoint,
                 );
+            } else if checkpoint.is_unusable {
+                // Of a run that is not over a later attempt may still replace it.
+                if is_over {
+                    let message = "a candidate's checkpoint was failed or quarantined";
+                    let at = At::entry(admitted.index, "/body/obs/checkpoint");
+                    sink.rejected(at, message, "a checkpoint that may be used", &admitted.obs.checkpoint);
+                }
             } else if let Some(committed) = &checkpoint.committed {
                 self.inspect(admitted, committed, evidence, sink);
             }

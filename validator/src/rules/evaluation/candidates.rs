@@ -1,10 +1,11 @@
 //! Follows candidates and the values that select among them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{Body, CandidateAdmittedDet, CandidateObs, CandidateSelectedDet};
 use schemas::contract::{Contract, Direction, EvaluationStream};
 use schemas::entry::Entry;
+use schemas::ids::CheckpointId;
 
 use crate::rules::common::{Checkpoints, LastStep};
 
@@ -35,6 +36,10 @@ pub(crate) struct Candidates<'a> {
     /// The latest value of the selection stream and its step.
     current: Option<(u64, f64)>,
     pub(crate) last: LastStep,
+    /// Entries that gave up the checkpoint of a candidate.
+    given_up: Vec<u64>,
+    /// Every checkpoint that was admitted, also where a later one replaced it.
+    members: BTreeSet<CheckpointId>,
     pub(crate) selected: Vec<Selected>,
     /// Values of the selection stream at saved steps.
     pub(crate) values: BTreeMap<u64, f64>,
@@ -48,6 +53,8 @@ impl<'a> Candidates<'a> {
             contract,
             current: None,
             last: LastStep::default(),
+            given_up: Vec::new(),
+            members: BTreeSet::new(),
             selected: Vec::new(),
             values: BTreeMap::new(),
         }
@@ -64,6 +71,23 @@ impl<'a> Candidates<'a> {
         self.stream().map(|stream| stream.direction)
     }
 
+    /// The family: of each step that the run kept, the latest admission. An
+    /// attempt that fell back and ended sooner leaves admissions beyond.
+    pub(crate) fn family(&self) -> impl Iterator<Item = (u64, &Admitted)> {
+        self.admitted.range(..=self.last.step()).map(|(step, admitted)| (*step, admitted))
+    }
+
+    /// Whether a checkpoint was failed, quarantined or retired.
+    pub(crate) fn is_given_up(&self, id: &CheckpointId) -> bool {
+        self.checkpoints.all.get(id).is_some_and(|checkpoint| checkpoint.is_unusable)
+    }
+
+    /// Whether a candidate's checkpoint was given up between two entries, so
+    /// that a selection among them no longer stands.
+    pub(crate) fn is_invalidated(&self, after: u64, before: u64) -> bool {
+        self.given_up.iter().any(|index| (after..before).contains(index))
+    }
+
     pub(crate) fn entry(&mut self, entry: &Entry) {
         match &entry.body {
             Body::Eval(halves) if halves.det.stream == self.contract.selection.stream => {
@@ -77,6 +101,7 @@ impl<'a> Candidates<'a> {
             Body::CandidateAdmitted(halves) => {
                 let admitted =
                     Admitted { det: halves.det.clone(), index: entry.index, obs: halves.obs.clone() };
+                self.members.insert(halves.obs.checkpoint.clone());
                 self.admitted.insert(halves.det.step, admitted);
             }
             Body::CandidateSelected(halves) => self.selected.push(Selected {
@@ -85,6 +110,11 @@ impl<'a> Candidates<'a> {
                 index: entry.index,
                 obs: halves.obs.clone(),
             }),
+            Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves)
+                if self.members.contains(&halves.obs.checkpoint) =>
+            {
+                self.given_up.push(entry.index);
+            }
             _ => {}
         }
         self.checkpoints.entry(entry);

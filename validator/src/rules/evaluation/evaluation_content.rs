@@ -27,10 +27,11 @@ declare_rule!(
 );
 
 /// A stream as its evaluations must describe it.
-struct Expected<'a> {
-    num_examples: u64,
-    num_tokens: u64,
-    stream: &'a schemas::contract::EvaluationStream,
+/// What an evaluation of a stream covers.
+pub(super) struct Expected<'a> {
+    pub(super) num_examples: u64,
+    pub(super) num_tokens: u64,
+    pub(super) stream: &'a schemas::contract::EvaluationStream,
 }
 
 struct Content<'a> {
@@ -39,6 +40,14 @@ struct Content<'a> {
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    match coverage(frozen) {
+        Ok(expected) => Box::new(Content { expected, num_checked: 0 }),
+        Err(reason) => unavailable(reason),
+    }
+}
+
+/// Of each train and val stream of the contract; in words what is missing.
+pub(super) fn coverage(frozen: &Frozen) -> Result<Vec<Expected<'_>>, String> {
     let mut expected = Vec::new();
     for stream in &frozen.contract.evaluation.streams {
         let table = match stream.split {
@@ -54,11 +63,11 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
                 stream,
             }),
             Err(reason) => {
-                return unavailable(format!("the {} example table: {reason}", stream.split.name()));
+                return Err(format!("the {} example table: {reason}", stream.split.name()));
             }
         }
     }
-    Box::new(Content { expected, num_checked: 0 })
+    Ok(expected)
 }
 
 impl Content<'_> {

@@ -1,15 +1,19 @@
 //! What was evaluated is what was saved.
 
+use std::collections::BTreeMap;
+
 use schemas::body::Body;
 use schemas::digest::Digest;
 use schemas::entry::Entry;
+use schemas::ids::CheckpointId;
 use schemas::report::Route;
 
+use super::clock::Clock;
 use crate::derive::steps;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
-use crate::rules::common::{Position, declare_rule, or_null};
+use crate::rules::common::{LastStep, declare_rule, or_null};
 
 declare_rule!(
     /// `GL504`.
@@ -30,39 +34,72 @@ struct Models {
     /// Evaluations of the current step by the running attempt.
     evaluated: Vec<(u64, Option<Digest>)>,
     every_steps: u64,
+    /// Model of the checkpoint that the running attempt resumed from, until it
+    /// moved on.
+    inherited: Option<Digest>,
+    /// Whether a checkpoint of the current step was committed.
+    is_saved: bool,
+    last: LastStep,
+    clock: Clock,
+    models: BTreeMap<CheckpointId, Digest>,
     num_checked: u64,
-    position: Position,
+    /// Evaluations of an unscheduled step that name a model although nothing
+    /// was saved: only an attempt that took the step for the last writes them.
+    unsaved: Vec<(u64, u64, Digest)>,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Models {
         evaluated: Vec::new(),
         every_steps: frozen.contract.checkpoints.every_steps,
+        inherited: None,
+        is_saved: false,
+        last: LastStep::default(),
+        clock: Clock::new(&frozen.contract),
+        models: BTreeMap::new(),
         num_checked: 0,
-        position: Position::default(),
+        unsaved: Vec::new(),
     })
 }
 
 impl Models {
-    fn committed(&self, model: Digest, sink: &mut Sink) {
+    fn committed(&mut self, index: u64, model: Digest, sink: &mut Sink) {
+        self.is_saved = true;
         for (index, evaluated) in self.evaluated.iter().filter(|(_, evaluated)| *evaluated != Some(model)) {
             let at = At::entry(*index, "/body/det/model");
             sink.rejected(at, "another model was evaluated than was saved", model, or_null(*evaluated));
         }
+        if let Some(inherited) = self.inherited.filter(|inherited| *inherited != model) {
+            let at = At::entry(index, "/body/det/model");
+            sink.rejected(at, "another model is saved than the attempt resumed from", inherited, model);
+        }
     }
 
-    /// The run moved on from a step.
-    fn moved_on(&self, sink: &mut Sink) {
-        if steps::is_due(self.position.step, self.every_steps, u64::MAX) {
-            return;
-        }
-        for (index, model) in &self.evaluated {
-            if let Some(model) = model {
-                let at = At::entry(*index, "/body/det/model");
-                sink.rejected(at, "an evaluation names a model that was not saved", "null", model);
+    /// The attempt moved on from a step, or ended there.
+    fn moved_on(&mut self, is_over: bool, sink: &mut Sink) {
+        let (step, is_saved) = (self.last.step(), self.is_saved);
+        let is_due = steps::is_due(step, self.every_steps, u64::MAX);
+        self.is_saved = false;
+        self.inherited = None;
+        for (index, model) in std::mem::take(&mut self.evaluated) {
+            let Some(model) = model.filter(|_| !is_due && !is_saved) else { continue };
+            if is_over && self.clock.may_have_ended() {
+                let at = At::entry(index, "/body/det/model");
+                let message =
+                    "an evaluation names a model that was not saved, where the clock may have ended the run";
+                sink.warning(at, message, "null", model);
+            } else if is_over {
+                self.unsaved.push((index, step, model));
+            } else {
+                reject_unsaved(index, model, sink);
             }
         }
     }
+}
+
+fn reject_unsaved(index: u64, model: Digest, sink: &mut Sink) {
+    let at = At::entry(index, "/body/det/model");
+    sink.rejected(at, "an evaluation names a model that was not saved", "null", model);
 }
 
 impl Check for Models {
@@ -72,21 +109,31 @@ impl Check for Models {
                 self.num_checked += 1;
                 self.evaluated.push((entry.index, halves.det.model));
             }
-            Body::CheckpointDurablyCommitted(halves) if halves.det.step == self.position.step => {
-                self.committed(halves.det.model, sink);
-                self.evaluated.clear();
+            Body::CheckpointDurablyCommitted(halves) if halves.det.step == self.last.step() => {
+                self.committed(entry.index, halves.det.model, sink);
+                self.models.insert(halves.obs.checkpoint.clone(), halves.det.model);
             }
-            Body::Step(_) => {
-                self.moved_on(sink);
-                self.evaluated.clear();
+            Body::Step(_) => self.moved_on(false, sink),
+            Body::AttemptEnd(_) => self.moved_on(true, sink),
+            Body::AttemptStart(halves) => {
+                self.moved_on(true, sink);
+                let point = halves.det.resumed_from.as_ref();
+                self.inherited = point.and_then(|point| self.models.get(&point.checkpoint)).copied();
             }
-            Body::AttemptStart(_) => self.evaluated.clear(),
             _ => {}
         }
-        self.position.entry(entry);
+        self.last.entry(entry);
+        self.clock.entry(entry);
     }
 
-    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+    fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
+        // Of a run without an end the step may still be the last.
+        if self.last.is_over {
+            let last_step = self.last.step();
+            for (index, _, model) in self.unsaved.iter().filter(|(_, step, _)| *step != last_step) {
+                reject_unsaved(*index, *model, sink);
+            }
+        }
         Outcome::Checked(self.num_checked)
     }
 }

@@ -49,7 +49,7 @@ impl Issued<'_> {
             let message = "the handoff speaks of entries that did not exist";
             sink.rejected(at("/body/obs/size"), message, format!("at most {index}"), obs.size);
         }
-        let Some(selected) = self.candidates.selected.first() else {
+        let Some(selected) = self.candidates.selected.last() else {
             sink.rejected(
                 at(""),
                 "a candidate is handed off although none was selected",

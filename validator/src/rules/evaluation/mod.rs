@@ -3,6 +3,7 @@
 mod candidate_family;
 mod candidate_retained;
 mod candidates;
+mod clock;
 mod evaluation_content;
 mod evaluation_model;
 mod evaluation_schedule;

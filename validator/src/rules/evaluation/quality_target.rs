@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use schemas::body::Body;
 use schemas::contract::{Contract, QualityTarget};
+use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::report::Route;
 
 use crate::derive::metrics;
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, ValNumbers};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::{at_end, declare_rule, or_null};
@@ -32,7 +33,8 @@ struct Reached<'a> {
     contract: &'a Contract,
     current: Option<(u64, f64)>,
     num_checked: u64,
-    selected: Option<u64>,
+    /// Step and model.
+    selected: Option<(u64, Digest)>,
     target: &'a QualityTarget,
     /// Values of the target's stream at saved steps.
     values: BTreeMap<u64, f64>,
@@ -54,10 +56,28 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
 
 impl Reached<'_> {
     fn is_met(&self) -> Option<bool> {
+        self.reaches(*self.values.get(&self.selected?.0)?)
+    }
+
+    fn reaches(&self, value: f64) -> Option<bool> {
         let streams = &self.contract.evaluation.streams;
         let direction = streams.iter().find(|stream| stream.name == self.target.stream)?.direction;
-        let value = *self.values.get(&self.selected?)?;
         Some(metrics::reaches(direction, value, self.target.threshold))
+    }
+
+    /// The evaluator's own number may lie on the other side of the threshold,
+    /// and is the one that the report goes by.
+    fn by_evaluator(&self, evidence: &Evidence, sink: &mut Sink) {
+        let (ValNumbers::Signed(numbers), Some((_, model))) = (&evidence.val_numbers, self.selected) else {
+            return;
+        };
+        let own = numbers.iter().find(|own| own.model == model && own.stream == self.target.stream);
+        let Some(own) = own else { return };
+        let (expected, actual) = (self.reaches(own.value.0), self.is_met());
+        if expected != actual {
+            let message = "the target is judged otherwise by the evaluator's number";
+            sink.warning(At::place("ledger"), message, or_null(expected), or_null(actual));
+        }
     }
 }
 
@@ -72,7 +92,7 @@ impl Check for Reached<'_> {
                     self.values.insert(halves.det.step, value);
                 }
             }
-            Body::CandidateSelected(halves) => self.selected = Some(halves.det.step),
+            Body::CandidateSelected(halves) => self.selected = Some((halves.det.step, halves.det.model)),
             Body::RunEnd(halves) => {
                 self.num_checked += 1;
                 let expected = self.is_met();
@@ -86,7 +106,7 @@ impl Check for Reached<'_> {
                     );
                 }
                 if expected == Some(false) {
-                    let value = self.selected.and_then(|step| self.values.get(&step).copied());
+                    let value = self.selected.and_then(|(step, _)| self.values.get(&step).copied());
                     let message = "the run missed its quality target and is no evidence of competence";
                     sink.warning(at(), message, self.target.threshold, or_null(value));
                 }
@@ -95,7 +115,8 @@ impl Check for Reached<'_> {
         }
     }
 
-    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+    fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
+        self.by_evaluator(evidence, sink);
         Outcome::Checked(self.num_checked.max(self.values.len() as u64))
     }
 }

@@ -16,7 +16,8 @@ declare_rule!(
     {
         code: "GL507",
         name: "selection",
-        what: "One candidate is selected, after the last step: the one whose value of the frozen stream is best in the frozen \
+        what: "One candidate is selected, after the last step and the last admission (another selection counts instead where a \
+               checkpoint of the family was quarantined after an earlier one): the one whose value of the frozen stream is best in the frozen \
                direction, the earliest among equals, never one that is not finite, out of the whole family.",
         why: "A choice made by any other rule, after the values were known, can be made to fit the claim.",
         remedy: "Let `trainer run` finish the run; a selection that differs from the rule cannot be accepted.",
@@ -34,9 +35,28 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
 }
 
 impl Choice<'_> {
+    /// The selected checkpoint may still be used, and the family was complete
+    /// when it was selected.
+    fn standing(&self, selected: &Selected, sink: &mut Sink) {
+        let checkpoint = &selected.obs.checkpoint;
+        if self.candidates.is_given_up(checkpoint) {
+            let at = At::entry(selected.index, "/body/obs/checkpoint");
+            let expected = "neither failed, quarantined nor retired";
+            sink.rejected(at, "the selected checkpoint was given up", expected, checkpoint);
+        }
+        let last = self.candidates.family().map(|(_, admitted)| admitted.index).max();
+        if let Some(last) = last.filter(|last| *last > selected.index) {
+            let message = "a candidate is admitted after the selection";
+            let actual = format!("selected at entry {}", selected.index);
+            sink.rejected(At::entry(last, ""), message, "every admission before the selection", actual);
+        }
+    }
+
     fn judge(&self, selected: &Selected, sink: &mut Sink) {
         let at = |field: &str| At::entry(selected.index, format!("/body/{field}"));
         let Candidates { admitted, contract, last, values, .. } = &self.candidates;
+        self.standing(selected, sink);
+        let family_size = self.candidates.family().count() as u64;
         let det = &selected.det;
         if det.stream != contract.selection.stream {
             sink.rejected(
@@ -55,16 +75,17 @@ impl Choice<'_> {
                 actual,
             );
         }
-        if det.num_candidates != admitted.len() as u64 {
+        if det.num_candidates != family_size {
             sink.rejected(
                 at("det/num_candidates"),
                 "the family has another size",
-                admitted.len(),
+                family_size,
                 det.num_candidates,
             );
         }
         let Some(direction) = self.candidates.direction() else { return };
-        let of_family = admitted.keys().filter_map(|step| values.get(step).map(|value| (*step, *value)));
+        let family = self.candidates.family();
+        let of_family = family.filter_map(|(step, _)| values.get(&step).map(|value| (step, *value)));
         let Some((step, value)) = winner(direction, of_family) else {
             sink.rejected(
                 at("det"),
@@ -108,15 +129,18 @@ impl Check for Choice<'_> {
 
     fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
         let Candidates { admitted, last, selected, values, .. } = &self.candidates;
-        for again in selected.iter().skip(1) {
-            let message = "a second candidate is selected";
-            sink.rejected(At::entry(again.index, ""), message, "one candidate.selected", "another");
+        for pair in selected.windows(2) {
+            if !self.candidates.is_invalidated(pair[0].index, pair[1].index) {
+                let message = "a second candidate is selected";
+                let expected = "one candidate.selected, or a quarantined candidate before another";
+                sink.rejected(At::entry(pair[1].index, ""), message, expected, "another");
+            }
         }
-        match selected.first() {
+        match selected.last() {
             Some(selected) => self.judge(selected, sink),
             None if last.is_over => {
-                let has_finite =
-                    admitted.keys().filter_map(|step| values.get(step)).any(|value| value.is_finite());
+                let mut values = self.candidates.family().filter_map(|(step, _)| values.get(&step));
+                let has_finite = values.any(|value| value.is_finite());
                 if has_finite {
                     let message = "the run ended without a selection";
                     sink.rejected(At::place("ledger"), message, "candidate.selected", "no such entry");

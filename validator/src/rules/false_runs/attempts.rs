@@ -1,12 +1,15 @@
 //! False runs for `GL2xx`.
 
-use schemas::body::{AttemptReason, Body, Kind, Outcome};
-use schemas::contract::StoppingRule;
+use schemas::body::{
+    AttemptReason, Body, CheckpointDet, CheckpointFailedObs, CostTotals, Halves, Kind, Outcome, RunEndObs,
+};
+use schemas::contract::{EquivalenceClass, StoppingRule};
 use schemas::digest::Digest;
-use schemas::ids::{AttemptId, SegmentId};
+use schemas::ids::{AttemptId, LearnerId, SegmentId};
 use schemas::number::Float;
+use schemas::report::RuleStatus;
 
-use super::{Mutation, changed, error};
+use super::{Mutation, changed, error, warning};
 use crate::fixture::{Fixture, RunBuilder};
 
 /// A run with two attempts, the first of which vanished.
@@ -77,6 +80,21 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL202", "progress of an attempt that is over", || {
         crashed(|f| f.change(Kind::Step, 7, |entry| entry.header.attempt = Some(AttemptId(1))))
     }),
+    error("GL202", "a run that ends otherwise than its last attempt", || {
+        changed(|f| body!(f, AttemptEnd, 0, |h| h.det.outcome = Outcome::Interrupted))
+    }),
+    error("GL202", "steps after an attempt that completed", || {
+        let mut fixture = RunBuilder::new().interrupt_after_step(6).build();
+        body!(fixture, AttemptEnd, 0, |h| h.det.outcome = Outcome::Completed);
+        fixture
+    }),
+    error("GL202", "a recovery before its fault was observed", || {
+        crashed(|f| {
+            let at = f.entries.iter().position(|e| e.body.kind() == Kind::FaultObserved).expect("a fault");
+            f.entries.swap(at, at + 1);
+            f.renumber();
+        })
+    }),
     error("GL203", "a resume from an older checkpoint", || {
         crashed(|f| {
             let first = f.entries.iter().find_map(|e| match &e.body {
@@ -115,6 +133,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL204", "a recovery from another step", || {
         crashed(|f| body!(f, FaultRecovered, 0, |h| h.det.from_step = 3))
+    }),
+    error("GL204", "a recovery from another checkpoint", || {
+        crashed(|f| body!(f, FaultRecovered, 0, |h| h.obs.checkpoint = None))
     }),
     error("GL204", "an attempt that begins beyond what was reached", || {
         crashed(|f| body!(f, AttemptStart, 1, |h| h.det.from_step = 7))
@@ -179,6 +200,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL210", "more time than the budget", || {
         changed(|f| {
             f.frozen.contract.budget.max_wall_s = Some(1);
+            body!(f, AttemptEnd, 0, |h| h.obs.cost.wall_us = 100_000_000);
+        })
+    }),
+    error("GL210", "an attempt that goes on although the time was used up before", || {
+        let mut fixture = RunBuilder::new().interrupt_after_step(6).build();
+        fixture.frozen.contract.budget.max_wall_s = Some(1);
+        body!(fixture, AttemptEnd, 0, |h| h.obs.cost.wall_us = 2_000_000);
+        fixture
+    }),
+    warning("GL210", "more time than the budget by the system's clock", || {
+        changed(|f| {
+            f.frozen.contract.budget.max_wall_s = Some(1);
             for (at, entry) in (0u64..).zip(&mut f.entries) {
                 entry.time_us += at * 1_000_000;
             }
@@ -209,4 +242,108 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL212", "recording that takes longer than the attempt", || {
         changed(|f| body!(f, AttemptEnd, 0, |h| h.obs.cost.recording_us = h.obs.cost.wall_us + 1))
     }),
+    error("GL212", "checkpoint bytes that were not saved", || {
+        changed(|f| {
+            body!(f, AttemptEnd, 0, |h| h.obs.cost.checkpoint_bytes = 1);
+            body!(f, RunEnd, 0, |h| h.obs.cost.checkpoint_bytes = 1);
+        })
+    }),
+    error("GL213", "steps of another learner", || {
+        changed(|f| f.change(Kind::Step, 2, |entry| entry.header.learner = Some(LearnerId(9))))
+    }),
+    error("GL213", "steps of another worker", || {
+        changed(|f| f.change(Kind::Step, 2, |entry| entry.header.worker = None))
+    }),
+    error("GL213", "an end in a segment", || {
+        changed(|f| f.change(Kind::RunEnd, 0, |entry| entry.header.segment = Some(SegmentId(7))))
+    }),
+    error("GL213", "an end at another step than it says", || {
+        changed(|f| f.change(Kind::RunEnd, 0, |entry| entry.header.step = Some(2)))
+    }),
+    error("GL213", "a checkpoint at another step than it says", || {
+        changed(|f| f.change(Kind::CheckpointDurablyCommitted, 1, |entry| entry.header.step = Some(2)))
+    }),
+    error("GL213", "an admission at another step than it says", || {
+        changed(|f| f.change(Kind::CandidateAdmitted, 1, |entry| entry.header.step = Some(2)))
+    }),
 ];
+
+#[test]
+fn repeated_steps_of_a_weaker_class_are_not_evaluated() {
+    let fixture = changed(|f| f.frozen.contract.numerics.determinism = EquivalenceClass::Statistical);
+    let (status, _, _) = fixture.check(super::rule("GL205"));
+    assert_eq!(status, RuleStatus::NotEvaluated);
+}
+
+/// A third attempt that passes over the checkpoint which the second, lost
+/// before it made progress, had named.
+fn passes_over(quarantines: bool) -> Fixture {
+    let mut fixture = RunBuilder::new().crash_after_step(6).build();
+    let at = fixture.entries.iter().rposition(|e| e.body.kind() == Kind::AttemptStart).expect("two");
+    let mut third = fixture.entries[at].clone();
+    let old = fixture.entries.iter().find_map(|e| match &e.body {
+        Body::CheckpointDurablyCommitted(h) => Some((h.obs.checkpoint.clone(), h.obs.manifest)),
+        _ => None,
+    });
+    let old = old.expect("a checkpoint of step 0");
+    let mut newest = None;
+    if let Body::AttemptStart(h) = &mut third.body {
+        (h.det.attempt, h.det.from_step) = (AttemptId(3), 0);
+        let point = h.det.resumed_from.as_mut().expect("it resumes");
+        newest = Some(point.checkpoint.clone());
+        (point.checkpoint, point.manifest, point.step) = (old.0, old.1, 0);
+    }
+    let step = fixture.entries.iter().find(|e| e.body.kind() == Kind::Step).cloned().expect("a step");
+    let mut quarantine = third.clone();
+    quarantine.body = Body::CheckpointQuarantined(Box::new(Halves {
+        det: CheckpointDet { step: 4 },
+        obs: CheckpointFailedObs {
+            checkpoint: newest.expect("the second resumed"),
+            reason: "corrupt".to_owned(),
+        },
+    }));
+    fixture.entries.truncate(at + 1);
+    fixture.entries.push(third);
+    if quarantines {
+        fixture.entries.push(quarantine);
+    }
+    fixture.entries.push(step);
+    fixture.renumber();
+    fixture
+}
+
+#[test]
+fn an_attempt_that_did_nothing_may_have_named_a_corrupt_checkpoint() {
+    let (status, _, findings) = passes_over(true).check(super::rule("GL203"));
+    assert_eq!(status, RuleStatus::Passed, "{findings:#?}");
+    let (status, _, _) = passes_over(false).check(super::rule("GL203"));
+    assert_eq!(status, RuleStatus::Failed);
+}
+
+#[test]
+fn a_run_that_is_ended_without_an_attempt_counts_the_one_that_vanished() {
+    let mut fixture = RunBuilder::new().crash_after_step(6).build();
+    fixture.frozen.contract.budget.max_attempts = 1;
+    let observed = fixture.entries.iter().position(|e| e.body.kind() == Kind::FaultObserved).expect("one");
+    let mut end = fixture.entries.last().cloned().expect("run.end");
+    fixture.entries.truncate(observed + 1);
+    let first = fixture.entries.iter().find(|e| e.body.kind() == Kind::AttemptStart).expect("one").time_us;
+    let last = fixture.entries[observed - 1].time_us;
+    let counters = fixture.entries.iter().rev().find_map(|e| match &e.body {
+        Body::Step(h) => Some(h.det.counters),
+        _ => None,
+    });
+    if let Body::RunEnd(h) = &mut end.body {
+        h.det.outcome = Outcome::BudgetExhausted;
+        (h.det.counters, h.det.last_step, h.det.target_met) = (counters.expect("six steps"), 6, None);
+        let cost = CostTotals { num_steps_executed: 6, wall_us: last - first, ..CostTotals::default() };
+        h.obs = RunEndObs { cost, num_attempts: 1, num_attempts_incomplete: 1 };
+    }
+    end.header.step = Some(6);
+    fixture.entries.push(end);
+    fixture.renumber();
+    for code in ["GL210", "GL211", "GL212", "GL213"] {
+        let (status, _, findings) = fixture.check(super::rule(code));
+        assert_eq!(status, RuleStatus::Passed, "{code}: {findings:#?}");
+    }
+}

@@ -13,6 +13,9 @@ use crate::fixture::{Fixture, RunBuilder};
 fn insert(fixture: &mut Fixture, body: Body) {
     let at = fixture.entries.iter().position(|e| e.body.kind() == Kind::AttemptEnd).expect("an end");
     let mut entry = fixture.entries[at].clone();
+    if body.kind() == Kind::FaultInjected {
+        entry.header.step = Some(3);
+    }
     entry.body = body;
     fixture.entries.insert(at, entry);
     fixture.renumber();
@@ -32,6 +35,16 @@ fn planned() -> PlannedFault {
         step: 3,
         worker: None,
     }
+}
+
+#[test]
+fn a_fault_that_acts_as_planned_passes() {
+    let fixture = changed(|f| {
+        f.frozen.contract.faults.plan.push(planned());
+        insert(f, injected());
+    });
+    let (status, _, findings) = fixture.check(super::rule("GL707"));
+    assert_eq!(status, schemas::report::RuleStatus::Passed, "{findings:#?}");
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -72,6 +85,21 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL707", "a fault that is not planned", || changed(|f| insert(f, injected()))),
     error("GL707", "a planned fault that did not act", || {
         changed(|f| f.frozen.contract.faults.plan.push(planned()))
+    }),
+    error("GL707", "a fault of the last step that did not act", || {
+        changed(|f| f.frozen.contract.faults.plan.push(PlannedFault { step: 8, ..planned() }))
+    }),
+    error("GL707", "a fault at another step than planned", || {
+        changed(|f| {
+            f.frozen.contract.faults.plan.push(PlannedFault { step: 4, ..planned() });
+            insert(f, injected());
+        })
+    }),
+    error("GL707", "a fault at another worker than planned", || {
+        changed(|f| {
+            f.frozen.contract.faults.plan.push(PlannedFault { worker: Some(1), ..planned() });
+            insert(f, injected());
+        })
     }),
     error("GL707", "a planned fault that acted twice", || {
         changed(|f| {

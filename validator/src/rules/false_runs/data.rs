@@ -15,6 +15,11 @@ fn data(fixture: &mut Fixture) -> &mut schemas::data::DataManifest {
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
+    error("GL304", "inputs digested by another function", || {
+        changed(|f| {
+            body!(f, Step, 2, |h| h.det.draws[0].inputs.algorithm = schemas::digest::Algorithm::Sha256);
+        })
+    }),
     error("GL301", "arithmetic that does not reconcile", || {
         changed(|f| f.frozen.contract.batch.microbatch_examples = 3)
     }),

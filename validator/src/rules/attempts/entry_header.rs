@@ -1,0 +1,138 @@
+//! The header of an entry says of whom, where and when it speaks.
+
+use schemas::body::{Body, Kind};
+use schemas::entry::Entry;
+use schemas::ids::{LearnerId, SegmentId, WorkerId};
+use schemas::report::Route;
+
+use crate::evidence::Evidence;
+use crate::frozen::Frozen;
+use crate::rule::{At, Check, Outcome, Sink};
+use crate::rules::common::{declare_rule, or_null};
+
+declare_rule!(
+    /// `GL213`.
+    EntryHeader,
+    {
+        code: "GL213",
+        name: "entry-header",
+        what: "Segment, learner, worker and step in the header of an entry are those that its kind and body determine: segment 1 and \
+               learner 0 for the work of an attempt, worker 0 for a step, and the step of which the body speaks.",
+        why: "A reader that groups entries by their headers would otherwise be shown another run than the bodies tell.",
+        remedy: "None for a finished run: the header is part of the entry's bytes. Report the recorder's fault and run again.",
+        reference: "docs/FORMAT.md, \"Order of entries\"; schemas::entry::Header",
+        gate: Route::RejectResumeDrift,
+    }
+);
+
+/// The only learner, worker and segment of a run in this edition.
+const LEARNER: LearnerId = LearnerId(0);
+const SEGMENT: SegmentId = SegmentId(1);
+const WORKER: WorkerId = WorkerId(0);
+
+struct Headers {
+    num_checked: u64,
+}
+
+fn open(_: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Headers { num_checked: 0 })
+}
+
+/// Whether entries of a kind are work on the learner's state.
+const fn is_of_learner(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Step
+            | Kind::Eval
+            | Kind::CandidateAdmitted
+            | Kind::CandidateSelected
+            | Kind::CheckpointRequested
+            | Kind::CheckpointStaged
+            | Kind::CheckpointDurablyCommitted
+            | Kind::CheckpointValidated
+            | Kind::CheckpointFailed
+            | Kind::CheckpointQuarantined
+    )
+}
+
+/// Kinds that others than a running attempt write too, so that only the range
+/// of their header is known.
+const fn is_open(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Diagnostic
+            | Kind::Intervention
+            | Kind::FaultInjected
+            | Kind::CheckpointRetired
+            | Kind::CheckpointResumeQualified
+            | Kind::ProbeStart
+            | Kind::ProbeResult
+            | Kind::WitnessHead
+            | Kind::Amendment
+            | Kind::Cost
+    )
+}
+
+/// The step of which the body itself speaks. A selection speaks of an earlier
+/// step than the one that it is made at.
+fn own_step(body: &Body) -> Option<u64> {
+    Some(match body {
+        Body::AttemptStart(halves) => halves.det.from_step,
+        Body::AttemptEnd(halves) => halves.det.last_step,
+        Body::RunEnd(halves) => halves.det.last_step,
+        Body::SegmentStart(halves) => halves.det.from_step,
+        Body::CandidateAdmitted(halves) => halves.det.step,
+        Body::HandoffIssued(halves) => halves.det.step,
+        Body::CheckpointRequested(halves)
+        | Body::CheckpointStaged(halves)
+        | Body::CheckpointValidated(halves) => halves.det.step,
+        Body::CheckpointDurablyCommitted(halves) => halves.det.step,
+        Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => halves.det.step,
+        _ => return None,
+    })
+}
+
+impl Check for Headers {
+    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
+        self.num_checked += 1;
+        let (header, kind) = (&entry.header, entry.body.kind());
+        let (segment, learner, worker) = if is_open(kind) {
+            // Null or the only one that there is; a fault may act at a worker.
+            let worker =
+                if kind == Kind::FaultInjected { header.worker } else { header.worker.map(|_| WORKER) };
+            (header.segment.map(|_| SEGMENT), header.learner.map(|_| LEARNER), worker)
+        } else {
+            let in_attempt = header.attempt.is_some() && kind != Kind::AttemptStart || is_of_learner(kind);
+            let learner = is_of_learner(kind).then_some(LEARNER);
+            (in_attempt.then_some(SEGMENT), learner, (kind == Kind::Step).then_some(WORKER))
+        };
+        let numbers = [
+            ("segment", segment.map(|id| u64::from(id.0)), header.segment.map(|id| u64::from(id.0))),
+            ("learner", learner.map(|id| u64::from(id.0)), header.learner.map(|id| u64::from(id.0))),
+            ("worker", worker.map(|id| u64::from(id.0)), header.worker.map(|id| u64::from(id.0))),
+            ("step", own_step(&entry.body).or(header.step), header.step),
+        ];
+        for (field, expected, actual) in
+            numbers.into_iter().filter(|(_, expected, actual)| expected != actual)
+        {
+            let at = At::entry(entry.index, format!("/{field}"));
+            let message = format!("the header of {} names another {field}", kind.name());
+            sink.rejected(at, message, or_null(expected), or_null(actual));
+        }
+        if header.attempt.is_some()
+            && matches!(kind, Kind::ContractFrozen | Kind::RunStart | Kind::RunEnd | Kind::HandoffIssued)
+        {
+            let at = At::entry(entry.index, "/attempt");
+            sink.rejected(
+                at,
+                format!("{} belongs to no attempt", kind.name()),
+                "null",
+                or_null(header.attempt),
+            );
+        }
+    }
+
+    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+        Outcome::Checked(self.num_checked)
+    }
+}
