@@ -184,8 +184,10 @@ fn finish(
     });
     if let Some(winner) = winner {
         let halves = selected(contract, winner, trained.candidates.len());
-        // A crash after the selection leaves it standing: there is one.
-        if history.selected.as_ref() != Some(&halves.det) {
+        // A crash after the selection leaves it standing: there is one, unless
+        // a checkpoint was lost behind it and admitted again since.
+        let stands = history.selected.as_ref() == Some(&halves) && trained.candidates == history.candidates;
+        if !stands {
             attempt.record_durably(last_step, Body::CandidateSelected(Box::new(halves)))?;
         }
         failpoint::pass("candidate.selected");

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{
-    Body, CandidateAdmittedDet, CandidateSelectedDet, CostTotals, Counters, FaultObservedDet, Outcome,
-    RunEndDet,
+    Body, CandidateAdmittedDet, CandidateObs, CandidateSelectedDet, CostTotals, Counters, FaultObservedDet,
+    Halves, Outcome, RunEndDet,
 };
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CandidateId, CheckpointId};
@@ -95,8 +95,9 @@ pub struct History {
     pub end: Option<RunEndDet>,
     /// Value by stream and step; of one step the latest evaluation.
     pub evaluations: BTreeMap<String, BTreeMap<u64, f64>>,
-    /// The selection, where an attempt made it and then vanished.
-    pub selected: Option<CandidateSelectedDet>,
+    /// The selection, where an attempt made it and then vanished; none where a
+    /// candidate was admitted since, because it was of another family.
+    pub selected: Option<Halves<CandidateSelectedDet, CandidateObs>>,
     /// Threads of the first attempt.
     pub num_threads: Option<u32>,
     /// Whether `segment.start` of the first segment was written.
@@ -167,8 +168,9 @@ impl History {
                     det: halves.det.clone(),
                 };
                 self.candidates.insert(halves.det.step, candidate);
+                self.selected = None;
             }
-            Body::CandidateSelected(halves) => self.selected = Some(halves.det.clone()),
+            Body::CandidateSelected(halves) => self.selected = Some((**halves).clone()),
             _ => self.observe_checkpoint(entry),
         }
     }

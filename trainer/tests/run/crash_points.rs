@@ -39,6 +39,26 @@ fn a_crash_at_every_point_is_recovered_from_to_the_same_bytes() -> Result<()> {
 }
 
 #[test]
+fn a_selection_whose_checkpoint_is_lost_behind_it_is_made_again() -> Result<()> {
+    let folder = RunFolder::new(|_| ())?;
+    let crashed = folder.train_under(VARIABLE, "candidate.selected:0")?;
+    assert_eq!(crashed.code, None, "{}", crashed.stderr);
+    let path = folder.path().join("checkpoints/s00000008-a1/optimizer.safetensors");
+    let mut bytes = std::fs::read(&path)?;
+    *bytes.last_mut().context("the shard is not empty")? ^= 1;
+    std::fs::write(path, bytes)?;
+    folder.train()?.expect(0).says("checkpoint s00000008-a1 cannot be used");
+    let selections = folder.bodies("candidate.selected")?;
+    assert_eq!(selections.len(), 2);
+    // The same weights, by bitwise determinism; a copy that can be used.
+    assert_eq!(selections[0]["det"], selections[1]["det"]);
+    let admitted = folder.bodies("candidate.admitted")?;
+    let of_winner = admitted.iter().rfind(|body| body["det"]["step"] == selections[1]["det"]["step"]);
+    assert_eq!(selections[1]["obs"], of_winner.context("it was admitted")?["obs"]);
+    Ok(())
+}
+
+#[test]
 fn an_instrumented_build_runs_only_with_permission_and_says_so() -> Result<()> {
     let folder = RunFolder::new(|_| ())?;
     let refused = folder.train_under(PERMISSION, "0")?.expect(2);
