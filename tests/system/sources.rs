@@ -43,9 +43,29 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn is_test_or_example(path: &Path, member: &str) -> bool {
-    let below = path.strip_prefix(workspace_root().join(member)).unwrap_or(path);
-    below.starts_with("tests") || below.starts_with("examples") || below.starts_with("benches")
+/// Whether a file is no part of the library or program: a test, an example, or
+/// a module that the crate's root declares for tests alone.
+fn is_test_or_example(path: &Path, member: &str) -> Result<bool> {
+    let member = workspace_root().join(member);
+    let below = path.strip_prefix(&member).unwrap_or(path);
+    if ["tests", "examples", "benches"].iter().any(|folder| below.starts_with(folder)) {
+        return Ok(true);
+    }
+    let root = member.join("src/lib.rs");
+    let text = if root.is_file() { std::fs::read_to_string(root)? } else { String::new() };
+    let mut is_for_tests = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(any(test,") {
+            is_for_tests = true;
+        } else if let Some(name) = line.strip_suffix(';').and_then(|line| line.rsplit_once("mod ")) {
+            let module = Path::new("src").join(name.1);
+            if is_for_tests && (below.starts_with(&module) || below == module.with_extension("rs")) {
+                return Ok(true);
+            }
+            is_for_tests = false;
+        }
+    }
+    Ok(false)
 }
 
 #[test]
@@ -64,7 +84,7 @@ fn only_the_ledger_crate_writes_ledgers() -> Result<()> {
     ];
     for member in MEMBERS.into_iter().filter(|member| *member != "ledger" && *member != "tests") {
         for (path, text) in sources(member)? {
-            if is_test_or_example(&path, member) {
+            if is_test_or_example(&path, member)? {
                 continue;
             }
             let code = code(&text);

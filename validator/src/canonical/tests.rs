@@ -1,0 +1,116 @@
+//! Accepted and refused spellings.
+
+use super::*;
+
+fn check(text: &str, expected: Result<(), &str>) {
+    let actual = check_entry_json(text.as_bytes());
+    match expected {
+        Ok(()) => assert!(actual.is_ok(), "{text}: {actual:?}"),
+        Err(what) => assert_eq!(actual.map_err(|problem| problem.what).err(), Some(what), "{text}"),
+    }
+}
+
+#[test]
+fn canonical_entry_json_passes() {
+    for text in [
+        "{}",
+        "[]",
+        "null",
+        r#"{"a":1,"b":[true,false,null],"c":{"d":"e"}}"#,
+        r#""tab \t, bell \u0007, quote \", é, 😀""#,
+        "9007199254740992",
+        "-1",
+        "0",
+        "-0.0",
+        "0.10000000149011612",
+        "5e-324",
+        "1e16",
+    ] {
+        check(text, Ok(()));
+    }
+}
+
+#[test]
+fn every_other_spelling_is_found() {
+    check("{ }", Err("an object key is not a string"));
+    check(" {}", Err("white space outside a string"));
+    check("{} ", Err("something follows the value"));
+    check(r#"{"b":1,"a":2}"#, Err("object keys do not ascend strictly"));
+    check(r#"{"a":1,"a":2}"#, Err("object keys do not ascend strictly"));
+    check(r#"{"é":1}"#, Err("an object key is not printable ASCII"));
+    check(r#""\/""#, Err("an escape that canonical form does not use"));
+    check(r#""\u000A""#, Err("an escape that canonical form does not use"));
+    check(r#""\u000a""#, Err("a long escape where a short one exists"));
+    check(r#""\u0041""#, Err("an escape that canonical form does not use"));
+    check("\"\u{1}\"", Err("a control character is not escaped"));
+    check("01", Err("an integer with a leading zero, or minus zero"));
+    check("-0", Err("an integer with a leading zero, or minus zero"));
+    check("9007199254740993", Err("an integer beyond 2^53"));
+    check("1.00", Err("a number is not spelled canonically"));
+    check("1e2", Err("a number is not spelled canonically"));
+    check("1E22", Err("a number is not spelled canonically"));
+    check("0.1000000000000000055", Err("more digits than a binary64 has"));
+    check("0.10000000000000001", Err("a number does not have the shortest digits"));
+    check("0.10000000149011611", Err("a number does not have the shortest digits"));
+    check("1e999", Err("a number does not have the shortest digits"));
+    check(&"[".repeat(65), Err("nested deeper than 64"));
+    check(r#"{"a":1"#, Err("neither `,` nor `}` after a member"));
+}
+
+#[test]
+fn contract_json_follows_ecmascript() {
+    assert!(check_contract_json(br#"{"a":0.000001,"b":1e+21,"c":1}"#).is_ok());
+    assert!(check_contract_json(b"1.0").is_err());
+    assert!(check_contract_json(b"1e-6").is_err());
+    // RFC 8785 sorts by UTF-16: U+1F600 (a surrogate pair) before U+FB33.
+    assert!(check_contract_json("{\"\u{1f600}\":1,\"\u{fb33}\":2}".as_bytes()).is_ok());
+    assert!(check_contract_json("{\"\u{fb33}\":2,\"\u{1f600}\":1}".as_bytes()).is_err());
+}
+
+#[test]
+fn the_short_form_agrees_with_the_full_check() {
+    let (mut num_short, parts) =
+        (0, ["", "0", "00", "1", "10", "01", "120", "00001", "000012", "9007199254740993"]);
+    for sign in ["", "-", "--"] {
+        for integer in parts {
+            for fraction in parts {
+                let text = format!("{sign}{integer}.{fraction}");
+                let is_short = is_short_fixed(text.as_bytes());
+                num_short += u32::from(is_short);
+                if is_short {
+                    assert_eq!(check_float(text.as_bytes(), Dialect::Entry), Ok(()), "{text}");
+                }
+            }
+        }
+    }
+    assert!(num_short > 20);
+}
+
+#[test]
+fn the_plain_part_ends_where_a_slow_search_says() {
+    let mut bytes: Vec<u8> = (0x20..=0xff).filter(|byte| !matches!(byte, b'"' | b'\\')).collect();
+    bytes.extend([b'x'; 13]);
+    for stop in [b'"', b'\\', 0, 0x1f] {
+        for at in 0..bytes.len() {
+            let mut text = bytes.clone();
+            text[at] = stop;
+            assert_eq!(plain_length(&text), Some(at), "{stop:#x} at {at}");
+        }
+    }
+    assert_eq!(plain_length(&bytes), None);
+}
+
+#[test]
+fn the_determined_half_is_located() {
+    let text = br#"{"actor":"x","body":{"det":{"det":1},"obs":{}},"det":2}"#;
+    let scan = check_entry_json(text).expect("canonical");
+    assert_eq!(&text[scan.det.expect("a half")], br#"{"det":1}"#);
+}
+
+#[test]
+fn not_utf_8_is_a_problem_and_no_panic() {
+    assert_eq!(check_entry_json(b"\"\xff\"").map_err(|problem| problem.offset), Err(1));
+    assert!(check_entry_json(b"").is_err());
+    assert!(check_entry_json(b"\"\\").is_err());
+    assert!(check_entry_json(b"-").is_err());
+}
