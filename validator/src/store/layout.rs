@@ -16,8 +16,16 @@ use crate::rule::{At, Sink};
 
 const LAYOUT_1: &str = include_str!("../../../migrations/0001_ledger.sql");
 
-/// (type, name) to (table, SQL text).
-type Objects = BTreeMap<(String, String), (String, Option<String>)>;
+/// A row of `sqlite_schema`.
+#[derive(PartialEq, Eq)]
+struct Object {
+    table: String,
+    /// None for the index that SQLite makes for a UNIQUE column.
+    sql: Option<String>,
+}
+
+/// Objects by (type, name).
+type Objects = BTreeMap<(String, String), Object>;
 
 /// Checks identification, schema and page structure. `false` when the rows
 /// must not be read because they could not mean what layout 1 says.
@@ -90,25 +98,29 @@ fn expected_objects() -> rusqlite::Result<Objects> {
 
 fn objects(connection: &Connection) -> rusqlite::Result<Objects> {
     let mut statement = connection.prepare("SELECT type, name, tbl_name, sql FROM sqlite_schema")?;
-    let rows = statement.query_map([], |row| Ok(((row.get(0)?, row.get(1)?), (row.get(2)?, row.get(3)?))))?;
+    let rows = statement.query_map([], |row| {
+        Ok(((row.get(0)?, row.get(1)?), Object { table: row.get(2)?, sql: row.get(3)? }))
+    })?;
     rows.collect()
 }
 
 fn compare(expected: &Objects, actual: &Objects, path: &Path, sink: &mut Sink) -> bool {
     let mut is_readable = true;
     let remedy = "restore the ledger from a copy; its schema is never changed after the freeze";
-    for ((kind, name), (_, sql)) in expected {
+    let text = |object: &Object| {
+        let sql = object.sql.as_deref().unwrap_or("an automatic index");
+        format!("on table {}: {sql}", object.table)
+    };
+    for ((kind, name), object) in expected {
         let found = actual.get(&(kind.clone(), name.clone()));
-        let actual_sql = match found {
-            Some((_, actual_sql)) if actual_sql == sql => continue,
-            Some((_, actual_sql)) => actual_sql.clone().unwrap_or_else(|| "no text".to_owned()),
-            None => "missing".to_owned(),
-        };
+        if found == Some(object) {
+            continue;
+        }
         sink.tampered(
             At::place(format!("{}, {kind} {name}", display(path))).remedy(remedy),
             format!("the {kind} {name} of layout 1 is missing or changed"),
-            sql.clone().unwrap_or_else(|| "an automatic index".to_owned()),
-            actual_sql,
+            text(object),
+            found.map_or_else(|| "missing".to_owned(), text),
         );
         is_readable &= kind != "table";
     }
