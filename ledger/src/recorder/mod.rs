@@ -90,6 +90,8 @@ struct State {
     /// The writer thread has released the ledger.
     ended: bool,
     failure: Option<Arc<WriteError>>,
+    /// A caller has been told of the failure.
+    failure_told: bool,
     /// A head over this many entries is wanted.
     head_wanted: u64,
     /// Entries with a caller's key that are not committed yet.
@@ -241,7 +243,7 @@ impl Recorder {
     /// When a commit failed or the recorder is closed.
     pub fn flush(&self) -> Result<Receipt, RecorderError> {
         let mut state = self.inner.lock();
-        self.inner.check_usable(&state)?;
+        self.inner.check_usable(&mut state)?;
         let size = state.next_index;
         state.head_wanted = state.head_wanted.max(size);
         drop(state);
@@ -256,7 +258,7 @@ impl Recorder {
     /// When a commit failed or the recorder was closed before.
     pub fn close(self) -> Result<Receipt, RecorderError> {
         let mut state = self.inner.lock();
-        self.inner.check_usable(&state)?;
+        self.inner.check_usable(&mut state)?;
         let size = state.next_index;
         state.closing = true;
         drop(state);
@@ -272,6 +274,7 @@ impl State {
             closing: false,
             ended: false,
             failure: None,
+            failure_told: false,
             head_wanted: 0,
             in_flight: BTreeMap::new(),
             key_counter: 0,
@@ -389,24 +392,28 @@ impl Inner {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check_usable(&self, state: &State) -> Result<(), RecorderError> {
-        if let Some(source) = &state.failure {
-            return Err(RecorderError::Failed { path: self.path.clone(), source: Arc::clone(source) });
-        }
+    fn check_usable(&self, state: &mut State) -> Result<(), RecorderError> {
+        self.check_not_failed(state)?;
         if state.closing || state.ended {
             return Err(RecorderError::Closed { path: self.path.clone() });
         }
         Ok(())
     }
 
+    fn check_not_failed(&self, state: &mut State) -> Result<(), RecorderError> {
+        let Some(source) = &state.failure else { return Ok(()) };
+        state.failure_told = true;
+        Err(RecorderError::Failed { path: self.path.clone(), source: Arc::clone(source) })
+    }
+
     /// Queues a record and returns its index, or that of the entry that the
     /// same key and content already have.
     fn enqueue(&self, record: Record, durable: bool) -> Result<u64, RecorderError> {
         let mut state = self.lock();
-        self.check_usable(&state)?;
+        self.check_usable(&mut state)?;
         while state.pending_bytes > MAX_QUEUED_BYTES {
             state = self.shared.wake_callers.wait(state).unwrap_or_else(PoisonError::into_inner);
-            self.check_usable(&state)?;
+            self.check_usable(&mut state)?;
         }
         let time_us = now_us().max(state.last_time_us);
         let index = state.next_index;
@@ -479,9 +486,7 @@ impl Inner {
                 let PublishedHead { size, root } = state.published;
                 return Ok(Receipt { index, size, root });
             }
-            if let Some(source) = &state.failure {
-                return Err(RecorderError::Failed { path: self.path.clone(), source: Arc::clone(source) });
-            }
+            self.check_not_failed(&mut state)?;
             if state.ended {
                 return Err(RecorderError::Closed { path: self.path.clone() });
             }
@@ -510,16 +515,11 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let mut state = self.lock();
-        if !state.ended {
-            state.closing = true;
-            let size = state.next_index;
-            let failed = state.failure.is_some();
-            drop(state);
-            if let (false, Err(error)) = (failed, self.finish(size)) {
-                tracing::error!(error = &error as &dyn std::error::Error, "a dropped recorder lost entries");
-            }
-        } else {
-            drop(state);
+        let (told, size) = (state.failure_told, state.next_index);
+        state.closing = true;
+        drop(state);
+        if let (Err(error), false) = (self.finish(size), told) {
+            tracing::error!(error = &error as &dyn std::error::Error, "a dropped recorder lost entries");
         }
         self.join();
     }
