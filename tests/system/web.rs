@@ -6,9 +6,21 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use ledger::keys::{KeyPair, KeyRing, Role};
+use ledger::recorder::{Record, Recorder};
+use schemas::body::{AmendmentDet, Body, Halves, Nothing};
+use schemas::digest::Digest;
+use schemas::dsse::{Envelope, REPORT_PAYLOAD_TYPE};
+use schemas::report::Report;
 use serde_json::Value;
 use system_tests::programs::{self, LEDGER};
 use system_tests::run_folder::RunFolder;
+
+/// Where a saved report lies.
+const REPORT: &str = "run.db.report.dsse.json";
+
+/// What the list of runs says of a report that is not this ledger's.
+const UNUSABLE: &str = "stored report is not usable";
 
 /// A server that ends with the test.
 struct Server {
@@ -146,4 +158,111 @@ fn a_damaged_ledger_is_listed_with_its_reason() {
     let (head, body) = get(&server.address, "/", None);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(body.contains("cannot be read"), "{body}");
+}
+
+fn key(folder: &RunFolder, role: Role) -> KeyPair {
+    let keys = KeyRing::open(&folder.path().join("keys")).expect("the run's keys");
+    keys.get(role).expect("init made a key for each role")
+}
+
+/// Appends one entry, which says `statement`, under a signed head.
+fn append(folder: &RunFolder, statement: &str) {
+    let recorder = Recorder::open(&folder.ledger(), key(folder, Role::Trainer)).expect("nobody else writes");
+    let det = AmendmentDet { amends: 0, statement: statement.to_owned() };
+    let record = Record::new(Body::Amendment(Box::new(Halves { det, obs: Nothing {} })));
+    recorder.append_durable(record).expect("one more entry");
+    recorder.close().expect("the ledger is released");
+}
+
+/// Audits and saves the report; what it says is not the question here.
+fn save_report(folder: &RunFolder) {
+    let finished = folder.audit(&["--save"]);
+    assert_ne!(finished.code, 2, "the audit could not run\n{finished}");
+}
+
+fn copy_report(from: &RunFolder, to: &RunFolder) {
+    std::fs::copy(from.path().join(REPORT), to.path().join(REPORT)).expect("a report was saved");
+}
+
+/// Changes the saved report and signs it again with the contract's validator key.
+fn change_report(folder: &RunFolder, change: impl FnOnce(&mut Report)) {
+    let path = folder.path().join(REPORT);
+    let key = key(folder, Role::Validator);
+    let bytes = std::fs::read(&path).expect("a report was saved");
+    let envelope: Envelope = serde_json::from_slice(&bytes).expect("an envelope");
+    let payload =
+        ledger::dsse::verify(&envelope, REPORT_PAYLOAD_TYPE, &key.public_hex()).expect("it is signed");
+    let mut report: Report = serde_json::from_slice(&payload).expect("a report");
+    change(&mut report);
+    let payload = ledger::canonical::entry_json(&report).expect("canonical JSON");
+    let envelope = ledger::dsse::sign(REPORT_PAYLOAD_TYPE, &payload, &key);
+    std::fs::write(&path, serde_json::to_vec(&envelope).expect("JSON")).expect("the report can be written");
+}
+
+/// What the list says of the stored report, and the page of the run.
+fn shown(folder: &RunFolder) -> (String, String) {
+    let server = serve(folder.path());
+    let (_, body) = get(&server.address, "/runs.json", None);
+    let runs: Value = serde_json::from_str(&body).expect("the list has a JSON twin");
+    let line = &runs["runs"][0];
+    let run = line["run"].as_str().expect("one run is served");
+    let (_, page) = get(&server.address, &format!("/runs/{run}"), None);
+    (line["verdict"].as_str().expect("a text").to_owned(), page)
+}
+
+/// A stored report that is not usable shows its reason and no verdict.
+#[track_caller]
+fn check_unusable(folder: &RunFolder, reason: &str) {
+    let (verdict, page) = shown(folder);
+    assert_eq!(verdict, UNUSABLE);
+    assert!(page.contains(reason), "the page does not say {reason:?}\n{page}");
+    assert!(!page.contains("class=\"verdict "), "a verdict is shown\n{page}");
+}
+
+#[test]
+fn a_report_of_another_run_is_not_shown_as_this_run_s() {
+    let folder = RunFolder::tiny();
+    let other = folder.copy();
+    for folder in [&folder, &other] {
+        let _ = folder.freeze().expect_code(0);
+    }
+    save_report(&folder);
+    let (verdict, page) = shown(&folder);
+    assert_eq!(verdict, "incomplete", "its own report is shown");
+    assert!(page.contains("verdict-incomplete"), "{page}");
+    assert!(page.contains("It saw every entry that the ledger holds now"), "{page}");
+    // The same contract and keys, frozen again, are another run.
+    copy_report(&folder, &other);
+    check_unusable(&other, "it is of run");
+    change_report(&folder, |report| report.contract = Some(Digest::sha256([0; 32])));
+    check_unusable(&folder, "it is of contract");
+}
+
+#[test]
+fn a_report_of_other_entries_is_not_shown_as_of_these() {
+    let folder = RunFolder::frozen();
+    let (shorter, other) = (folder.copy(), folder.copy());
+    append(&folder, "one");
+    append(&other, "another");
+    assert_eq!(folder.entries().len(), other.entries().len());
+    assert_eq!(folder.entries()[0], other.entries()[0], "run and contract are the same");
+    save_report(&folder);
+    let (verdict, page) = shown(&folder);
+    assert_ne!(verdict, UNUSABLE);
+    assert!(page.contains("It saw every entry that the ledger holds now"), "{page}");
+    for ledger in [&shorter, &other] {
+        copy_report(&folder, ledger);
+    }
+    check_unusable(&other, "the first 2 entries have root");
+    check_unusable(&shorter, "it saw 2 entries, this ledger holds 1");
+    // The ledger grows after its report.
+    append(&folder, "two");
+    let (verdict, page) = shown(&folder);
+    assert!(verdict.ends_with(" (of an older state)"), "{verdict}");
+    assert!(page.contains("It saw 2 entries; the ledger holds 3 now"), "{page}");
+    // Without a head nothing says what the entries were.
+    change_report(&folder, |report| report.head = None);
+    let (verdict, page) = shown(&folder);
+    assert!(verdict.ends_with(" (its head is not of every entry)"), "{verdict}");
+    assert!(page.contains("its head covers 0 of them"), "{page}");
 }

@@ -279,14 +279,13 @@ fn what_is_no_regular_file_is_not_opened() {
 
 #[test]
 fn a_sparse_file_is_not_read_to_its_end() {
-    let started = std::time::Instant::now();
+    // Reading a tebibyte of holes would take hours: the runner ends such a test.
     let grow = |path: std::path::PathBuf| {
         let file = fs::OpenOptions::new().write(true).open(path).expect("a file");
         file.set_len(1 << 40).expect("a sparse file");
     };
     check("GL108", Effect::Tampered, |run| grow(run.beside("data/val-0.txt")));
     check("GL110", Effect::Tampered, |run| grow(checkpoint(run).join("model.safetensors")));
-    assert!(started.elapsed().as_secs() < 60);
 }
 
 #[test]

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use ledger::reader::{ReadError, Reader};
+use ledger::tree::Hash;
 use schemas::body::{AttemptEndDet, Body, Credit, Kind};
 use schemas::contract::Contract;
 use schemas::entry::Entry;
@@ -20,10 +22,29 @@ pub(crate) struct Snapshot {
     pub(crate) contract: Option<Contract>,
     /// Pages of entries are read from it. It holds a private copy of the file,
     /// so that a run in progress is never disturbed.
-    pub(crate) reader: std::sync::Mutex<Reader>,
+    pub(crate) reader: Mutex<Reader>,
     pub(crate) path: PathBuf,
+    /// The root that was asked for last, with its size.
+    root: Mutex<Option<(u64, Hash)>>,
     pub(crate) series: Vec<Points>,
     pub(crate) summary: Summary,
+}
+
+impl Snapshot {
+    /// Root of the first `size` entries. Every page that shows the stored
+    /// report asks for the same one, so it is computed once.
+    pub(crate) fn root_at(&self, size: u64) -> Result<Hash, ReadError> {
+        let mut known = self.root.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known_size, root)) = *known
+            && known_size == size
+        {
+            return Ok(root);
+        }
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let root = ledger::verify::root_at(&reader, size)?;
+        *known = Some((size, root));
+        Ok(root)
+    }
 }
 
 /// The facts of a run page.
@@ -118,8 +139,9 @@ pub(crate) fn read(path: &Path, reader: Reader) -> Result<Snapshot, ReadError> {
     let series = curves.into_iter().map(Curve::points).collect();
     Ok(Snapshot {
         contract: pass.contract,
-        reader: std::sync::Mutex::new(reader),
+        reader: Mutex::new(reader),
         path: path.to_owned(),
+        root: Mutex::new(None),
         series,
         summary,
     })

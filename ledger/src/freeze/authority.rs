@@ -11,6 +11,11 @@ use super::problem::Problems;
 /// The edition of rules that this version knows.
 pub const RULESET_EDITION: &str = "2026.1";
 
+/// What takes the place of cosignatures, which no rule of this edition checks:
+/// a quorum would be believed, and a contract that asks for one could not be
+/// accepted.
+const INSTEAD_OF_WITNESSES: &str = "make it 0 and name no witness: this edition of the rules does not check cosignatures; let somebody else keep a head, and compare it with `ledger verify-head`";
+
 /// Length of an age X25519 recipient: `age1` and 58 characters of Bech32.
 const AGE_RECIPIENT_CHARS: usize = 62;
 
@@ -35,9 +40,12 @@ pub(super) fn check(contract: &Contract, today: &str, problems: &mut Problems) {
     }
     problems.require_text(&contract.retention.custodian, "/retention/custodian");
     problems.require_count(u64::from(contract.retention.days), "/retention/days");
-    if let Membership::Campaign { arm, .. } = &contract.membership {
-        problems.require_text(arm, "/membership/arm");
-    }
+    problems.require(
+        contract.membership == Membership::Standalone,
+        "/membership/kind",
+        "is \"campaign\"; expected \"standalone\"",
+        "this edition of the rules does not evaluate campaigns; freeze a standalone run, and say in a preregistration which runs belong together",
+    );
     let edition = &contract.ruleset.edition;
     problems.require(
         edition == RULESET_EDITION,
@@ -104,18 +112,18 @@ fn check_keys(keys: &Keys, problems: &mut Problems) {
             problems.add(format!("{pointer}/public"), format!("is the key of {other} too"), hint);
         }
     }
-    let (quorum, num_witnesses) = (keys.witness_quorum as usize, keys.witnesses.len());
+    let quorum = keys.witness_quorum;
     problems.require(
-        quorum <= num_witnesses,
+        quorum == 0,
         "/keys/witness_quorum",
-        format!("is {quorum}, and {num_witnesses} witnesses are named"),
-        "no head could ever be accepted; name more witnesses or ask for fewer",
+        format!("is {quorum}; expected 0"),
+        INSTEAD_OF_WITNESSES,
     );
     problems.require(
-        quorum > 0 || num_witnesses == 0,
+        quorum > 0 || keys.witnesses.is_empty(),
         "/keys/witness_quorum",
         "is 0 although witnesses are named: nothing would be asked of them",
-        "ask for at least one cosignature, or name no witness",
+        INSTEAD_OF_WITNESSES,
     );
     let recipient = &keys.qualifier_recipient;
     let is_recipient = recipient.len() == AGE_RECIPIENT_CHARS

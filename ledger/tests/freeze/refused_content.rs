@@ -1,8 +1,10 @@
 //! Values that contradict each other, promise nothing, or cannot be executed.
 
+use ledger::keys::{KeyPair, Role};
+use schemas::digest::Digest;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, lines};
+use crate::fixture::{Fixture, lines, problems};
 
 /// Changes one value; exactly the expected problems must follow.
 #[track_caller]
@@ -509,10 +511,37 @@ fn authority_and_claims() {
         &["/extensions/0: \"org.example.x\" is critical and not known to this version"],
     );
     check_pointers(&[("/extensions", json!([extension(false), extension(false)]))], &["/extensions/1/name"]);
+}
+
+/// What no rule of this edition checks would be believed, and is not frozen.
+#[test]
+fn promises_that_no_rule_checks() {
+    let hint = |pointer: &str, value: &Value| {
+        let mut fixture = Fixture::new();
+        fixture.set(pointer, value.clone());
+        let found = problems(fixture.check());
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0].hint.clone()
+    };
     let campaign = json!({
-        "kind": "campaign", "arm": "", "campaign": format!("sha256:{}", "00".repeat(32)), "rescue_level": 0, "trial": 0
+        "kind": "campaign", "arm": "a", "campaign": format!("sha256:{}", "00".repeat(32)), "rescue_level": 0, "trial": 0
     });
-    check_pointers(&[("/membership", campaign)], &["/membership/arm"]);
+    assert!(hint("/membership", &campaign).contains("does not evaluate campaigns"));
+    check("/membership", campaign, &["/membership/kind: is \"campaign\"; expected \"standalone\""]);
+    // A quorum is refused whether or not it could be reached.
+    assert!(hint("/keys/witness_quorum", &json!(1)).contains("`ledger verify-head`"));
+    check("/keys/witness_quorum", json!(1), &["/keys/witness_quorum: is 1; expected 0"]);
+    let public = KeyPair::from_seed(Role::Witness, &[9; 32], Digest::sha256([0; 32])).public_hex();
+    let witness = json!([{"name": "w", "public": public}]);
+    check_all(
+        &[("/keys/witnesses", witness.clone()), ("/keys/witness_quorum", json!(1))],
+        &["/keys/witness_quorum: is 1; expected 0"],
+    );
+    check(
+        "/keys/witnesses",
+        witness,
+        &["/keys/witness_quorum: is 0 although witnesses are named: nothing would be asked of them"],
+    );
 }
 
 #[test]
@@ -540,7 +569,6 @@ fn keys_that_cannot_check_each_other() {
         &["/keys/owner/public: is a key of small order, which verifies forgeries"],
     );
     check_pointers(&[("/keys/qualifier_recipient", json!("age1short"))], &["/keys/qualifier_recipient"]);
-    check("/keys/witness_quorum", json!(1), &["/keys/witness_quorum: is 1, and 0 witnesses are named"]);
     let mut fixture = Fixture::new();
     let owner = fixture.contract["keys"]["owner"]["public"].clone();
     fixture.set("/keys/witnesses", json!([{"name": "w", "public": owner}]));

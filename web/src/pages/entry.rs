@@ -44,9 +44,8 @@ fn load(library: &Library, run: &str, index: u64) -> Result<Option<Loaded>, Sour
         let failed = |source| SourceError::Read { path: snapshot.path.clone(), source };
         (reader.entry_bytes(index).map_err(failed)?, reader.num_entries())
     };
-    let key = snapshot.contract.as_ref().map(|contract| contract.keys.validator.public.as_str());
-    let findings = match stored_report::read(&snapshot.path, key) {
-        StoredReport::Signed { report } => {
+    let findings = match stored_report::read(&snapshot) {
+        StoredReport::Signed { report, .. } => {
             report.findings.into_iter().filter(|finding| finding.entry == Some(index)).collect()
         }
         StoredReport::Missing | StoredReport::Unusable { .. } => Vec::new(),

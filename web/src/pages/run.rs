@@ -14,7 +14,7 @@ use super::{blocking, render};
 use crate::chart;
 use crate::series::Points;
 use crate::source::{Library, SourceError};
-use crate::stored_report::{self, StoredReport};
+use crate::stored_report::{self, Coverage, StoredReport};
 use crate::summary::{Snapshot, Summary};
 
 /// A chart with its drawing for readers without scripts.
@@ -68,8 +68,7 @@ fn charts(series: &[Points]) -> Vec<Chart> {
 
 fn load(library: &Library, run: &str) -> Result<(Arc<Snapshot>, StoredReport), SourceError> {
     let snapshot = library.find(run)?;
-    let key = snapshot.contract.as_ref().map(|contract| contract.keys.validator.public.as_str());
-    let report = stored_report::read(&snapshot.path, key);
+    let report = stored_report::read(&snapshot);
     Ok((snapshot, report))
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{blocking, render};
 use crate::source::{Library, SourceError};
-use crate::stored_report::{self, StoredReport};
+use crate::stored_report::{self, Coverage, StoredReport};
 
 /// One line of the list.
 #[derive(Debug, Clone, Serialize)]
@@ -36,14 +36,17 @@ struct RunsPage {
 fn lines(library: &Library) -> Result<Vec<RunLine>, SourceError> {
     let line = |path: std::path::PathBuf| match library.snapshot(&path) {
         Ok(snapshot) => {
-            let key = snapshot.contract.as_ref().map(|contract| contract.keys.validator.public.as_str());
-            let verdict = match stored_report::read(&path, key) {
+            let verdict = match stored_report::read(&snapshot) {
                 StoredReport::Missing => "no stored report".to_owned(),
                 StoredReport::Unusable { .. } => "stored report is not usable".to_owned(),
-                StoredReport::Signed { report } if report.num_entries == snapshot.summary.num_entries => {
-                    report.verdict.name().to_owned()
+                StoredReport::Signed { coverage, report } => {
+                    let verdict = report.verdict.name();
+                    match coverage {
+                        Coverage::Whole => verdict.to_owned(),
+                        Coverage::Older => format!("{verdict} (of an older state)"),
+                        Coverage::Partial => format!("{verdict} (its head is not of every entry)"),
+                    }
                 }
-                StoredReport::Signed { report } => format!("{} (of an older state)", report.verdict.name()),
             };
             let summary = &snapshot.summary;
             RunLine {

@@ -1,4 +1,4 @@
-//! Roles have keys of their own.
+//! Roles have keys of their own, and nobody's cosignature is believed.
 
 use schemas::report::Route;
 
@@ -12,8 +12,10 @@ declare_rule!(
     {
         code: "GL703",
         name: "distinct-keys",
-        what: "Owner, trainer, validator, qualifier and witnesses have different keys, and the witness quorum can be reached.",
-        why: "One key in two roles signs its own homework: the trainer could issue the report or the qualification of its own run.",
+        what: "Owner, trainer, validator, qualifier and witnesses have different keys, and the witness quorum can be reached. A quorum \
+               above 0 is not evaluated: this edition does not check cosignatures.",
+        why: "One key in two roles signs its own homework: the trainer could issue the report or the qualification of its own run. \
+              Witnesses that nobody asked vouch for nothing.",
         remedy: "Make a key for each role with `ledger keygen` and freeze again.",
         reference: "schemas::contract::Keys; DESIGN.md, \"Trust statement\"",
         gate: Route::RejectIdentity,
@@ -48,6 +50,17 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
                 at,
                 "the quorum cannot be reached",
                 format!("at most {}", keys.witnesses.len()),
+                keys.witness_quorum,
+            );
+        }
+        if keys.witness_quorum > 0 {
+            let at = At::place("contract /keys/witness_quorum").remedy(
+                "Freeze with a quorum of 0 and no witness, let somebody else keep a head, and compare it with `ledger verify-head`.",
+            );
+            sink.not_evaluated(
+                at,
+                "this edition does not check whether witnesses cosigned the heads",
+                "0",
                 keys.witness_quorum,
             );
         }

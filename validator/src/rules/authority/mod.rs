@@ -7,6 +7,7 @@ mod independence;
 mod interventions;
 mod keys;
 mod nonclaims;
+mod run_denominator;
 mod sealed_set;
 
 use crate::rule::Rule;
@@ -21,4 +22,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &envelope::Envelope,
     &faults::Faults,
     &interventions::Interventions,
+    &run_denominator::RunDenominator,
 ];

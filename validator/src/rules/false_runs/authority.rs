@@ -1,13 +1,16 @@
 //! False runs for `GL7xx`.
 
 use schemas::body::{AmendmentDet, AnomalyDet, AnomalyObs, Body, FaultInjectedDet, Halves, Kind, Nothing};
-use schemas::contract::{FaultKind, PlannedFault, Recovery};
+use schemas::contract::{Contract, FaultKind, Membership, PlannedFault, Recovery, WitnessKey};
 use schemas::data::Split;
+use schemas::digest::{Digest, encode_hex};
+use schemas::finding::{Effect, Severity};
 use schemas::number::DecimalU64;
+use schemas::report::{RuleStatus, Verdict};
 
 use super::attempts::body;
 use super::{Mutation, changed, error, note, warning};
-use crate::fixture::{Fixture, RunBuilder};
+use crate::fixture::{Fixture, RunBuilder, StoredRun, honest_run, signing_key};
 
 /// Appends an entry before the run's end.
 fn insert(fixture: &mut Fixture, body: Body) {
@@ -44,7 +47,56 @@ fn a_fault_that_acts_as_planned_passes() {
         insert(f, injected());
     });
     let (status, _, findings) = fixture.check(super::rule("GL707"));
-    assert_eq!(status, schemas::report::RuleStatus::Passed, "{findings:#?}");
+    assert_eq!(status, RuleStatus::Passed, "{findings:#?}");
+}
+
+/// One witness, who has to cosign.
+fn witnessed(contract: &mut Contract) {
+    let public = encode_hex(signing_key(5).verifying_key().as_bytes());
+    contract.keys.witnesses.push(WitnessKey { name: "a neighbour".to_owned(), public });
+    contract.keys.witness_quorum = 1;
+}
+
+/// One run of several.
+fn in_a_campaign(contract: &mut Contract) {
+    contract.membership = Membership::Campaign {
+        arm: "a".to_owned(),
+        campaign: Digest::sha256([6; 32]),
+        rescue_level: 0,
+        trial: 3,
+    };
+}
+
+#[test]
+fn what_no_rule_checks_is_never_accepted() {
+    let check = |code: &str, change: fn(&mut Contract)| {
+        let report = StoredRun::new(RunBuilder::new().contract(change).build()).audit();
+        assert_eq!(report.verdict, Verdict::NotEvaluated, "{code}: {:#?}", report.findings);
+        let unevaluated = report.rules.iter().filter(|rule| rule.status == RuleStatus::NotEvaluated);
+        let codes: Vec<&str> = unevaluated.map(|rule| rule.code.as_str()).collect();
+        assert_eq!(codes, [code]);
+    };
+    check("GL703", witnessed);
+    check("GL709", in_a_campaign);
+}
+
+#[test]
+fn an_accepted_run_says_that_the_number_of_runs_is_not_evaluated() {
+    let report = StoredRun::new(honest_run()).audit();
+    assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", report.findings);
+    let of_rule: Vec<_> = report.findings.iter().filter(|finding| finding.code == "GL709").collect();
+    assert_eq!(of_rule.len(), 1, "{of_rule:#?}");
+    assert_eq!((of_rule[0].severity, of_rule[0].effect), (Severity::Note, Effect::None));
+    let text = crate::render::text(&report);
+    assert!(text.contains("the number of runs that were tried is not evaluated"), "{text}");
+}
+
+/// It is more than not evaluated.
+#[test]
+fn a_quorum_that_cannot_be_reached_is_rejected() {
+    let fixture = changed(|f| f.frozen.contract.keys.witness_quorum = 1);
+    let (_, _, findings) = fixture.check(super::rule("GL703"));
+    assert!(findings.iter().any(|finding| finding.effect == Effect::Rejected), "{findings:#?}");
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -64,6 +116,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         changed(|f| f.frozen.contract.keys.qualifier.public = f.frozen.contract.keys.trainer.public.clone())
     }),
     error("GL703", "a quorum of nobody", || changed(|f| f.frozen.contract.keys.witness_quorum = 1)),
+    error("GL703", "cosignatures that nobody checks", || changed(|f| witnessed(&mut f.frozen.contract))),
     note("GL704", "keys of one host", || {
         changed(|f| f.frozen.contract.keys.qualifier.host = f.frozen.contract.keys.trainer.host)
     }),
@@ -126,4 +179,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             insert(f, Body::Amendment(Box::new(Halves { det, obs: Nothing {} })));
         })
     }),
+    note("GL709", "a run that stands alone", || changed(|_| {})),
+    error("GL709", "a run of a campaign", || changed(|f| in_a_campaign(&mut f.frozen.contract))),
 ];
