@@ -119,12 +119,36 @@ pub(crate) struct InitArguments {
     /// Folder of the role keys [default: $LEDGER_KEYS, else `keys` in the new folder].
     #[arg(long, value_name = "DIR")]
     pub(crate) keys: Option<PathBuf>,
+    /// Where the contract's plan runs; the trainer must have been built with it.
+    #[arg(long, value_enum, default_value_t = DeviceArgument::Cpu)]
+    pub(crate) device: DeviceArgument,
     /// The trainer that will execute the contract [default: $LEDGER_TRAINER, beside this program, PATH].
     #[arg(long, value_name = "FILE")]
     pub(crate) trainer: Option<PathBuf>,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeviceArgument {
+    /// Any processor.
+    Cpu,
+    /// A GPU through burn-wgpu.
+    Wgpu,
+    /// An NVIDIA GPU through burn-cuda.
+    Cuda,
+}
+
+impl DeviceArgument {
+    /// As the trainer's `--device` takes it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Wgpu => "wgpu",
+            Self::Cuda => "cuda",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

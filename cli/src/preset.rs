@@ -96,7 +96,7 @@ impl Preset {
                 head_dim: 32,
                 hidden_size: 128,
                 intermediate_size: 384,
-                max_wall_s: 7_200,
+                max_wall_s: 3_600,
                 memory_bytes: 2 << 30,
                 microbatch_examples: 8,
                 num_heads: 4,

@@ -32,9 +32,10 @@ pub(crate) fn locate(named: Option<&Path>) -> PathBuf {
     named.map(Path::to_owned).or_else(variable).or_else(beside).unwrap_or_else(|| PathBuf::from("trainer"))
 }
 
-/// Asks the trainer who it is.
-pub(crate) fn identity(trainer: &Path) -> Result<Identity, Failure> {
-    let bytes = run(trainer, &["identity".as_ref(), "--json".as_ref()])?;
+/// Asks the trainer who it is, and what its plan for a device is.
+pub(crate) fn identity(trainer: &Path, device: &str) -> Result<Identity, Failure> {
+    let arguments = ["identity", "--json", "--device", device].map(std::ffi::OsStr::new);
+    let bytes = run(trainer, &arguments, "name a device that it has, or correct --trainer")?;
     serde_json::from_slice(&bytes).or_fail(
         format!("reading what {} identity printed", trainer.display()),
         "use a trainer of the same version",
@@ -55,6 +56,7 @@ pub(crate) fn parameters(trainer: &Path, architecture: &Value, card: &Path) -> R
             "--card".as_ref(),
             card.as_os_str(),
         ],
+        "correct the architecture or the policy card",
     )?;
     // The manifest is entry JSON, which ends without a line break.
     while bytes.last().is_some_and(u8::is_ascii_whitespace) {
@@ -63,17 +65,19 @@ pub(crate) fn parameters(trainer: &Path, architecture: &Value, card: &Path) -> R
     Ok(bytes)
 }
 
-fn run(trainer: &Path, arguments: &[&std::ffi::OsStr]) -> Result<Vec<u8>, Failure> {
+fn run(trainer: &Path, arguments: &[&std::ffi::OsStr], hint: &str) -> Result<Vec<u8>, Failure> {
     let output = Command::new(trainer).args(arguments).output().or_fail(
         format!("running {}", trainer.display()),
         "build it with `cargo build -p trainer`, or name it with --trainer or $LEDGER_TRAINER",
     )?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        let message = message.trim().trim_start_matches("error: ").replace('\n', "; ");
+        let message = message.trim().trim_start_matches("error: ");
+        // The trainer's own hint is the better one.
+        let (message, hint) = message.split_once("\nhint: ").unwrap_or((message, hint));
         return Err(Failure::new(
-            format!("{} ended with {}: {message}", trainer.display(), output.status),
-            "correct the architecture or the policy card",
+            format!("{} ended with {}: {}", trainer.display(), output.status, message.replace('\n', "; ")),
+            hint,
         ));
     }
     Ok(output.stdout)

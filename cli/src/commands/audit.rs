@@ -7,6 +7,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ledger::canonical::entry_json;
 use ledger::dsse;
 use ledger::keys::{KeyPair, Role};
+use ledger::reader::Reader;
+use schemas::contract::Contract;
 use schemas::dsse::REPORT_PAYLOAD_TYPE;
 use schemas::report::Report;
 use validator::{AuditRequest, render};
@@ -27,7 +29,13 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
         refuse_to_replace_handed_off(&arguments.ledger)?;
     }
     let signer = match &target {
-        Some(_) => Some(validator_key(arguments.keys.as_deref(), &arguments.ledger)?),
+        Some((_, beside)) => {
+            let key = validator_key(arguments.keys.as_deref(), &arguments.ledger)?;
+            if *beside {
+                refuse_stranger(&key, &arguments.ledger)?;
+            }
+            Some(key)
+        }
         None => None,
     };
     let report = audit(&AuditRequest {
@@ -79,6 +87,32 @@ fn refuse_to_replace_handed_off(ledger: &Path) -> Result<(), Failure> {
     Err(Failure::new(
         format!("{} names the report that is saved beside it", handoff.display()),
         "sign the new report into another file with --save-to FILE",
+    ))
+}
+
+/// A report beside the ledger by a key that the contract does not name would be
+/// a finding of every later audit. A ledger whose contract cannot be read names
+/// no key; the report says what is wrong with it.
+fn refuse_stranger(signer: &KeyPair, ledger: &Path) -> Result<(), Failure> {
+    let Ok(frozen) = Reader::open(ledger).and_then(|reader| reader.contract()) else { return Ok(()) };
+    let hint =
+        "name the folder with the contract's keys with --keys, or the report's own file with --save-to";
+    require_signer(signer, &frozen.contract, hint)
+}
+
+/// Reports and statements beside a ledger count only when the contract's
+/// validator signs them.
+pub(super) fn require_signer(signer: &KeyPair, contract: &Contract, hint: &str) -> Result<(), Failure> {
+    if signer.public_hex() == contract.keys.validator.public {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!(
+            "the contract names validator key {}, the key folder holds {}",
+            contract.keys.validator.public,
+            signer.public_hex()
+        ),
+        hint,
     ))
 }
 

@@ -31,7 +31,7 @@ use serde_json::json;
 use sha2::Digest as _;
 use validator::{AuditRequest, render};
 
-use super::audit::{audit, handoff_path, report_path, sign, validator_key};
+use super::audit::{audit, handoff_path, report_path, require_signer, sign, validator_key};
 use crate::arguments::HandoffArguments;
 use crate::failure::{FINDINGS, Failure, OrFail};
 use crate::key_folder;
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &HandoffArguments) -> Result<u8, Failure> {
         return Ok(FINDINGS);
     }
     let (selected, contract) = selected(&report, &arguments.ledger)?;
-    require_signer(&signer, &contract)?;
+    require_signer(&signer, &contract, "name the folder with the contract's keys with --keys")?;
     let envelope = sign(&report, &signer)?;
     let statement = statement(&report, &selected, &contract, &arguments.ledger, &blake3_of(&envelope))?;
     write_file(&report_path(&arguments.ledger), &envelope, true)?;
@@ -128,21 +128,6 @@ fn stage_of(reader: &Reader, candidate: &CandidateId) -> Result<Option<Checkpoin
         }
     }
     Ok(strongest)
-}
-
-/// Report and statement count only when the contract's validator signs them.
-fn require_signer(signer: &KeyPair, contract: &Contract) -> Result<(), Failure> {
-    if signer.public_hex() == contract.keys.validator.public {
-        return Ok(());
-    }
-    Err(Failure::new(
-        format!(
-            "the contract names validator key {}, the key folder holds {}",
-            contract.keys.validator.public,
-            signer.public_hex()
-        ),
-        "name the folder with the contract's keys with --keys",
-    ))
 }
 
 fn statement(

@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &InitArguments) -> Result<u8, Failure> {
     // What can fail without a trace comes first.
     let mut contract = edited_contract(arguments, output)?;
     let trainer = trainer_program::locate(arguments.trainer.as_deref());
-    let identity = trainer_program::identity(&trainer)?;
+    let identity = trainer_program::identity(&trainer, arguments.device.name())?;
     make_folder(output)?;
     let keys = key_folder::locate(arguments.keys.as_deref(), output);
     let made = key_folder::make_missing(&keys)?;

@@ -237,13 +237,15 @@ fn print_history(history: &History, contract: &Contract) -> Result<(), Failure> 
     for (attempt, value) in &history.attempts {
         let same =
             if value["code"] == json!(contract.code.digest) { "the contract's code" } else { "OTHER CODE" };
-        let outcome =
-            if value["outcome"].is_null() { "no terminal entry".to_owned() } else { text(&value["outcome"]) };
+        let outcome = match (&value["outcome"], &value["last_step"]) {
+            (outcome, _) if outcome.is_null() => "no terminal entry".to_owned(),
+            (outcome, step) if step.is_null() => text(outcome),
+            (outcome, step) => format!("{} at step {}", text(outcome), text(step)),
+        };
         print(format!(
-            "  attempt {attempt:<4} {} from step {}, {outcome}, last step {}, {same}, {} threads",
+            "  attempt {attempt:<4} {} from step {}, {outcome}, {same}, {} threads",
             text(&value["reason"]),
             text(&value["from_step"]),
-            text(&value["last_step"]),
             text(&value["num_threads"])
         ))?;
     }

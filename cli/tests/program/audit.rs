@@ -39,6 +39,16 @@ fn a_report_is_signed_on_request() {
 }
 
 #[test]
+fn a_report_beside_the_ledger_is_signed_by_the_contracts_validator() {
+    let folder = Folder::frozen();
+    let _ = folder.run(&["keygen", "--role", "validator", "--keys", "strangers"]).expect(0);
+    let finished = folder.run(&["audit", "run/run.db", "--save", "--keys", "strangers"]).expect(2);
+    assert!(finished.stderr.contains("the contract names validator key"), "{}", finished.stderr);
+    assert!(!folder.path("run/run.db.report.dsse.json").exists());
+    let _ = folder.run(&["audit", "run/run.db", "--save-to", "theirs.json", "--keys", "strangers"]).expect(4);
+}
+
+#[test]
 fn only_an_accepted_run_is_handed_off() {
     let folder = Folder::frozen();
     let before = folder.read("run/run.db");
