@@ -57,8 +57,7 @@ struct RunArguments {
     /// Folder of the trainer key [default: $LEDGER_KEYS, else `keys` beside the ledger].
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
-    /// Device; has to be the contract's.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help = device_help("Device; has to be the contract's"))]
     device: Option<DeviceArgument>,
     /// Threads of tensor kernels [default: those of earlier attempts, else all processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -76,8 +75,7 @@ struct RunArguments {
 
 #[derive(Debug, Args)]
 struct IdentityArguments {
-    /// Device of the plan.
-    #[arg(long, value_enum, default_value_t = DeviceArgument::Cpu)]
+    #[arg(long, value_enum, default_value_t = DeviceArgument::Cpu, help = device_help("Device of the plan"))]
     device: DeviceArgument,
     /// Print JSON, as a contract holds it.
     #[arg(long)]
@@ -92,6 +90,11 @@ struct ParametersArguments {
     /// JSON file with the policy card.
     #[arg(long, value_name = "FILE")]
     card: PathBuf,
+}
+
+/// Says which devices were compiled in; others are refused by name.
+fn device_help(what: &str) -> String {
+    format!("{what}. Compiled into this program: {}", device::names().join(", "))
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -172,6 +175,9 @@ fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
 }
 
 fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
+    if let Some(asked) = arguments.device {
+        device::check_compiled_in(asked.into()).map_err(|error| Failure::from(RunError::from(error)))?;
+    }
     let report = run::run(&RunOptions {
         data: arguments.data.clone(),
         device: arguments.device.map(Device::from),
@@ -195,12 +201,13 @@ fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
 }
 
 fn identity_command(arguments: &IdentityArguments) -> Result<u8, Failure> {
-    let identity = identity::identity(arguments.device.into());
+    let asked = arguments.device.into();
+    device::check_compiled_in(asked).map_err(|error| Failure::from(RunError::from(error)))?;
+    let identity = identity::identity(asked);
     if arguments.json {
         print_json(&identity)?;
         return Ok(0);
     }
-    let devices: Vec<&str> = device::compiled_in().iter().copied().map(device::name).collect();
     let text = format!(
         "code         {}\nfeatures     {}\nversion      {} {}\nrustc        {}\nsystem       {} {}\nbackend      {}\nCPU features {}\ndevices      {}\n",
         identity.code.digest,
@@ -212,7 +219,7 @@ fn identity_command(arguments: &IdentityArguments) -> Result<u8, Failure> {
         identity.environment.architecture,
         identity.plan.backend,
         identity.plan.cpu_features.join(", "),
-        devices.join(", "),
+        device::names().join(", "),
     );
     print(text.as_bytes())?;
     Ok(0)

@@ -30,11 +30,7 @@ impl OpenDevice {
 
 /// A device that this binary cannot use.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "device {asked:?} was not compiled into this trainer, which has {}; build it with `--features {asked}` or \
-     choose another device",
-    compiled.join(", ")
-)]
+#[error("device {asked:?} was not compiled into this trainer, which has {}", compiled.join(", "))]
 pub struct DeviceError {
     /// The device that was asked for.
     pub asked: &'static str,
@@ -52,6 +48,23 @@ pub const fn compiled_in() -> &'static [DeviceKind] {
         #[cfg(feature = "cuda")]
         DeviceKind::Cuda,
     ]
+}
+
+/// Names of the devices that this binary was built with.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    compiled_in().iter().copied().map(name).collect()
+}
+
+/// Refuses a device that this binary was not built with.
+///
+/// # Errors
+/// Names the device and those that are there.
+pub fn check_compiled_in(kind: DeviceKind) -> Result<(), DeviceError> {
+    if compiled_in().contains(&kind) {
+        return Ok(());
+    }
+    Err(DeviceError { asked: name(kind), compiled: names() })
 }
 
 /// Name of a device in JSON and on the command line.
@@ -77,10 +90,7 @@ pub fn open(kind: DeviceKind) -> Result<OpenDevice, DeviceError> {
         DeviceKind::Cuda => burn::tensor::Device::cuda(0),
         #[cfg(not(all(feature = "wgpu", feature = "cuda")))]
         _ => {
-            return Err(DeviceError {
-                asked: name(kind),
-                compiled: compiled_in().iter().copied().map(name).collect(),
-            });
+            return Err(DeviceError { asked: name(kind), compiled: names() });
         }
     };
     Ok(OpenDevice { kind, device })

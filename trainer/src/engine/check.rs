@@ -107,6 +107,9 @@ fn check_model(contract: &Contract, decoder: &LlamaDecoder, device: &OpenDevice)
     Ok(())
 }
 
+/// dtype of every tensor that this trainer computes with, masters included.
+pub const COMPUTE_DTYPE: Dtype = Dtype::F32;
+
 fn check_numerics(contract: &Contract) -> Result<(), Unsupported> {
     let numerics = &contract.numerics;
     for (name, dtype) in [
@@ -114,7 +117,7 @@ fn check_numerics(contract: &Contract) -> Result<(), Unsupported> {
         ("compute_dtype", numerics.compute_dtype),
         ("parameter_dtype", numerics.parameter_dtype),
     ] {
-        if dtype != Dtype::F32 {
+        if dtype != COMPUTE_DTYPE {
             return field("contract", format!("/numerics/{name}"), dtype, "only f32 is executed");
         }
     }

@@ -40,7 +40,7 @@ use crate::schedule;
 use check::GroupPlan;
 use gradients::{GradientTree, Gradients};
 
-pub use check::Unsupported;
+pub use check::{COMPUTE_DTYPE, Unsupported};
 pub use state::CapturedTensors;
 
 /// Name of the stream that updates draw from.

@@ -137,6 +137,16 @@ impl RunError {
     pub const fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Refused(refusal) => Some(refusal.hint()),
+            Self::Device(_) => Some(
+                "build it with `cargo build -p trainer --features wgpu` (or cuda), or name another device",
+            ),
+            Self::Read(_) => {
+                Some("name a ledger that `ledger freeze` made; `ledger audit` says what is wrong with it")
+            }
+            Self::Record(_) => Some(
+                "make the ledger writable and its disk roomy, end another writer, then run the same command again; \
+                 the run resumes",
+            ),
             Self::Key(_) => Some("`--keys DIR` names the folder of the trainer key"),
             Self::Input(_) => {
                 Some("restore the frozen file, then run the same command again; the run resumes")

@@ -39,7 +39,7 @@ use schemas::body::{
 use schemas::contract::{Contract, Device, PermittedRewrite, Recovery};
 
 use crate::device;
-use crate::engine::{Engine, EngineConfig};
+use crate::engine::{COMPUTE_DTYPE, Engine, EngineConfig};
 use crate::identity::{self, Identity};
 
 use attempt::{Attempt, SEGMENT};
@@ -229,7 +229,7 @@ fn execute(
         reason,
         resumed_from,
     };
-    let obs = attempt_observations(&frozen.contract, &process.identity);
+    let obs = attempt_observations(&process.identity);
     let body = Body::AttemptStart(Box::new(Halves { det, obs }));
     recorder.append_durable(Record::new(body).attempt(number).step(resume.step))?;
 
@@ -301,17 +301,18 @@ fn first_segment(frozen: &FrozenContract) -> Body {
     Body::SegmentStart(Box::new(Halves { det, obs: Nothing {} }))
 }
 
-fn attempt_observations(contract: &Contract, identity: &Identity) -> AttemptStartObs {
+fn attempt_observations(identity: &Identity) -> AttemptStartObs {
     AttemptStartObs {
         cpu: identity::cpu_model(),
         environment: identity.environment.clone(),
         host: ledger::keys::host_identity(),
         plan: ExecutedPlan {
             compiler: identity.plan.clone(),
-            compute_dtype: contract.numerics.compute_dtype,
+            compute_dtype: COMPUTE_DTYPE,
             instrumentation: failpoint::instrumentation(),
             num_threads: u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX),
-            num_workers: contract.topology.workers,
+            // This process executes every microbatch itself.
+            num_workers: 1,
         },
         process: std::process::id(),
         total_memory_bytes: costs::total_memory_bytes(),

@@ -3,8 +3,9 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ledger::create::{FrozenArtifact, create_run_ledger};
 use ledger::keys::{KeyPair, KeyRing, Role};
 use ledger::reader::Reader;
@@ -14,11 +15,15 @@ use schemas::data::{ExampleRecord, Split};
 use schemas::entry::Entry;
 use serde_json::Value;
 use tempfile::TempDir;
+use trainer::checkpoint::MANIFEST_NAME;
 
 use crate::common::{self, Fixture};
 
 /// Steps of a run that is long enough to be interrupted in the middle.
 pub const LONG: u64 = 60;
+
+/// Pause between two looks at what a process does; a stage takes milliseconds.
+const POLL_EVERY: Duration = Duration::from_micros(200);
 
 /// A folder with a frozen contract.
 pub struct RunFolder {
@@ -256,6 +261,45 @@ impl Training {
         Ok(self)
     }
 
+    /// Sends a signal while a checkpoint is being staged, and gives its name. As
+    /// soon as a staging folder is seen the process is stopped; only where it
+    /// then stands within the stage does it find the signal when it goes on.
+    pub fn send_while_staging(&mut self, folder: &RunFolder, signal: Signal) -> Result<String> {
+        let store = folder.path().join("checkpoints");
+        loop {
+            if let Some((staging, checkpoint)) = staging(&store)? {
+                self.stop()?;
+                // The manifest is what is written last.
+                let is_within = staging.is_dir() && !staging.join(MANIFEST_NAME).exists();
+                if is_within {
+                    self.send(signal)?;
+                }
+                self.send(Signal::CONT)?;
+                if is_within {
+                    return Ok(checkpoint);
+                }
+            }
+            ensure!(self.child.try_wait()?.is_none(), "the trainer ended and was never met in a stage");
+            std::thread::sleep(POLL_EVERY);
+        }
+    }
+
+    /// Stops the process, and returns once its main thread stands still.
+    fn stop(&mut self) -> Result<()> {
+        self.send(Signal::STOP)?;
+        let status = format!("/proc/{}/stat", self.child.id());
+        loop {
+            let text = std::fs::read_to_string(&status)?;
+            // The state follows the command name, which is in parentheses (proc_pid_stat(5)).
+            let state = text.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
+            match state {
+                Some('T') => return Ok(()),
+                Some('Z' | 'X') | None => bail!("the trainer ended:\n{}", self.seen),
+                Some(_) => std::thread::sleep(POLL_EVERY),
+            }
+        }
+    }
+
     /// Waits for the end.
     pub fn finish(mut self) -> Result<Finished> {
         self.stderr.read_to_string(&mut self.seen)?;
@@ -266,6 +310,22 @@ impl Training {
         let status = self.child.wait()?;
         Ok(Finished { code: status.code(), stdout, stderr: std::mem::take(&mut self.seen) })
     }
+}
+
+/// The staging folder in a store, if there is one, and its checkpoint's name.
+fn staging(store: &Path) -> Result<Option<(PathBuf, String)>> {
+    // Before the first checkpoint there is no store.
+    let Ok(items) = std::fs::read_dir(store) else { return Ok(None) };
+    for item in items {
+        let path = item?.path();
+        let name = path.file_name().context("an item has a name")?.to_string_lossy().into_owned();
+        // The process's number follows the checkpoint's name.
+        let staged = name.strip_prefix(".staging-").and_then(|name| name.rsplit_once('-'));
+        if let Some((checkpoint, _)) = staged {
+            return Ok(Some((path, checkpoint.to_owned())));
+        }
+    }
+    Ok(None)
 }
 
 impl Drop for Training {

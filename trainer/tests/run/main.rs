@@ -10,5 +10,7 @@ mod crash_points;
 mod endings;
 mod faults;
 mod folder;
+mod frozen_inputs;
+mod interruptions;
 mod lifecycle;
 mod refusals;
