@@ -1,9 +1,9 @@
 //! CPU time of recorder appends over that of a raw prepared multi-row INSERT of
 //! the same bytes into the same tables, printed as JSON.
 //!
-//! The raw side is rusqlite with one prepared statement of 100 rows, the same
-//! pragmas, the same commits of 128 entries, and bytes, keys and leaf hashes
-//! that are ready. The recorder serialises, hashes, commits, compares what is
+//! The raw side is rusqlite with one prepared statement of 128 rows, the same
+//! pragmas, commits of 2,048 entries as the recorder's under a flood, and bytes,
+//! keys and leaf hashes that are ready. The recorder serialises, hashes, commits, compares what is
 //! stored, and signs one head at the end. `ratio_cpu` is against the ledger's
 //! own tables with their checks and triggers; `ratio_cpu_of_bare_table` against
 //! a table without them, which shows what the guard rail costs. Rounds are
@@ -11,22 +11,23 @@
 //!
 //! Arguments: entries in a round (100,000), rounds (5).
 
+#[path = "../benches/common/mod.rs"]
+mod common;
+
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use common::step;
 use ledger::create::create_qualification_ledger;
 use ledger::keys::{KeyPair, Role};
 use ledger::reader::Reader;
 use ledger::recorder::{Record, Recorder};
 use rusqlite::{Connection, ToSql, params_from_iter};
-use schemas::body::{Body, Counters, Credit, Draw, GroupUpdate, Halves, PositionRange, StepDet, StepObs};
-use schemas::digest::Digest;
-use schemas::ids::{AttemptId, RunId, SegmentId};
-use schemas::number::Float;
+use schemas::ids::RunId;
 
-const ROWS_PER_INSERT: usize = 100;
-const ENTRIES_PER_COMMIT: usize = 128;
+const ROWS_PER_INSERT: usize = 128;
+const ENTRIES_PER_COMMIT: usize = 2_048;
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -141,15 +142,14 @@ fn insert(path: &Path, schema: &str, rows: &[StoredRow]) -> anyhow::Result<(u64,
     let connection = Connection::open(path)?;
     connection.execute_batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cell_size_check = ON;
-         PRAGMA mmap_size = 0; PRAGMA journal_size_limit = 67108864; PRAGMA recursive_triggers = ON;",
+         PRAGMA mmap_size = 0; PRAGMA journal_size_limit = 67108864; PRAGMA recursive_triggers = ON;
+         PRAGMA cache_size = -16384; PRAGMA wal_autocheckpoint = 4000;",
     )?;
     connection.execute_batch(schema)?;
     let values = |num_rows: usize| vec!["(?,?,?,?)"; num_rows].join(",");
     let sql = |num_rows: usize| format!("INSERT INTO entries VALUES {}", values(num_rows));
-    let rest = ENTRIES_PER_COMMIT - ROWS_PER_INSERT;
     let (cpu, wall) = (cpu_us()?, Instant::now());
     let mut whole = connection.prepare(&sql(ROWS_PER_INSERT))?;
-    let mut remainder = connection.prepare(&sql(rest))?;
     for batch in rows.chunks(ENTRIES_PER_COMMIT) {
         connection.execute_batch("BEGIN IMMEDIATE")?;
         for chunk in batch.chunks(ROWS_PER_INSERT) {
@@ -159,52 +159,12 @@ fn insert(path: &Path, schema: &str, rows: &[StoredRow]) -> anyhow::Result<(u64,
                 .flat_map(|row| -> [&dyn ToSql; 4] { [&row.seq, &row.idem, &row.entry, &row.leaf] });
             match chunk.len() {
                 ROWS_PER_INSERT => whole.execute(params_from_iter(parameters))?,
-                num_rows if num_rows == rest => remainder.execute(params_from_iter(parameters))?,
                 num_rows => connection.prepare(&sql(num_rows))?.execute(params_from_iter(parameters))?,
             };
         }
         connection.execute_batch("COMMIT")?;
     }
-    drop((whole, remainder));
+    drop(whole);
     connection.close().map_err(|(_, error)| error)?;
     Ok((cpu_us()? - cpu, wall.elapsed()))
-}
-
-/// A step as a training run records it.
-fn step(number: u64) -> Record {
-    let digest = |tag: u8| Digest::blake3([tag ^ number.to_le_bytes()[0]; 32]);
-    let credit = Credit::Backpropagation {
-        gradient_norm: Float(1.234_567_890_123_456_7),
-        loss: Float(2.0 + 1.0 / number as f64),
-        num_microbatches: 2,
-        num_tokens: 512,
-    };
-    let draw = Draw {
-        ids: digest(1),
-        inputs: digest(2),
-        purpose: "update".to_owned(),
-        ranges: vec![PositionRange { epoch: number / 125, first: number % 125, num_examples: 8 }],
-        stream: "train".to_owned(),
-    };
-    let update = |group: &str| GroupUpdate {
-        clip_coefficient: Float(0.812_345_678),
-        group: group.to_owned(),
-        learning_rate: Float(0.003 / (1.0 + number as f64)),
-        parameter_norm: None,
-        update_norm: None,
-        weight_decay: Float(0.1),
-    };
-    let det = StepDet {
-        counters: Counters { evaluations: 0, examples: 8 * number, tokens: 512 * number },
-        credit,
-        draws: vec![draw],
-        overflow: None,
-        state: None,
-        updates: vec![update("matrices"), update("rest")],
-    };
-    let obs = StepObs { bytes_sent: 0, duration_us: 37_000 + number, recording_us: 12, resident_bytes: None };
-    Record::new(Body::Step(Box::new(Halves { det, obs })))
-        .attempt(AttemptId(1))
-        .segment(SegmentId(1))
-        .step(number)
 }
