@@ -1,8 +1,8 @@
 //! The run's ledger as the qualifier reads it: contract, heads, candidates.
 //!
-//! Only entries under a head that the run's own keys signed count. Hashes and
-//! signatures are the validator's code, so the qualifier does not rest on the
-//! program that wrote the ledger.
+//! Only entries under a head that the run's own keys signed count. Rows come
+//! through the ledger's reader; their hashes and signatures are checked with
+//! the validator's code and not with the writer's.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
