@@ -14,21 +14,19 @@ use crate::forward::ModelError;
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The ledger does not hold what its heads were signed over.
-    #[error("the ledger does not match its signed heads: {reason}; hint: run `ledger audit`")]
+    #[error("the ledger does not match its signed heads: {reason}")]
     Ledger {
         /// What does not match.
         reason: String,
     },
     /// The handoff is not a valid one of this run.
-    #[error("the handoff is not valid: {reason}; hint: take the file that `ledger handoff` wrote, unchanged")]
+    #[error("the handoff is not valid: {reason}")]
     Handoff {
         /// What is wrong.
         reason: String,
     },
     /// The key at hand is not the one that the contract names.
-    #[error(
-        "{what} is {found}, the contract names {expected}; hint: name the qualifier's folder with --keys"
-    )]
+    #[error("{what} is {found}, the contract names {expected}")]
     Key {
         /// Which key.
         what: &'static str,
@@ -38,7 +36,7 @@ pub enum Refusal {
         expected: String,
     },
     /// A file's bytes are not those that were frozen or recorded.
-    #[error("{} has digest {found}, expected {expected} ({authority}); hint: put the unchanged file back", path.display())]
+    #[error("{} has digest {found}, expected {expected} ({authority})", path.display())]
     Digest {
         /// The file.
         path: PathBuf,
@@ -84,11 +82,31 @@ pub enum Refusal {
         expected: Digest,
     },
     /// A file that must not be replaced exists.
-    #[error("{} exists; a signed result is never replaced; hint: name another file with --output", path.display())]
+    #[error("{} exists; a signed result is never replaced", path.display())]
     Occupied {
         /// The file.
         path: PathBuf,
     },
+}
+
+impl Refusal {
+    /// What can be done about it.
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::Ledger { .. } => "run `ledger audit`",
+            Self::Handoff { .. } => "take the file that `ledger handoff` wrote, unchanged",
+            Self::Key { .. } => "name the qualifier's folder with --keys",
+            Self::Digest { .. } => "put the unchanged file back",
+            Self::Record { .. } => {
+                "`ledger audit` says more; a run is evaluated once it has admitted a candidate"
+            }
+            Self::Candidate { .. } => "restore the candidate's folder from a copy",
+            Self::Unsealable { .. } => "name the folder of the identity that it was sealed to with --keys",
+            Self::Plaintext { .. } => "ask the owner of the contract for the file that was sealed",
+            Self::Occupied { .. } => "name another file with --output",
+        }
+    }
 }
 
 /// Why an evaluation gave no result.
@@ -118,7 +136,7 @@ pub enum EvaluateError {
         limit: u64,
     },
     /// The qualifier's identity file is not one.
-    #[error("{} is not an identity file: {reason}; hint: `ledger keygen --role qualifier` makes one", path.display())]
+    #[error("{} is not an identity file: {reason}", path.display())]
     Identity {
         /// The file.
         path: PathBuf,
@@ -149,6 +167,24 @@ impl EvaluateError {
         match self {
             Self::Refused(_) => 1,
             _ => 2,
+        }
+    }
+
+    /// What can be done about it.
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::Refused(refusal) => refusal.hint(),
+            Self::Io { .. } => {
+                "put the file in its place, readable, or make room, then run the same command again"
+            }
+            Self::TooLarge { .. } => "name the file that was meant",
+            Self::Identity { .. } => "`ledger keygen --role qualifier` makes one",
+            Self::Read(_) => "name the run's ledger; `ledger audit` says what is wrong with it",
+            Self::Record(error) => error.hint(),
+            Self::Create(_) => "name a new file in a folder that can be written with --qualification",
+            Self::Key(_) => "name the qualifier's folder with --keys",
+            Self::Canonical(_) => "a number is not finite; the candidate cannot be evaluated",
         }
     }
 

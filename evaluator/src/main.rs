@@ -95,6 +95,7 @@ fn main() -> ExitCode {
                 eprintln!("  because: {cause}");
                 source = cause.source();
             }
+            eprintln!("hint: {}", error.hint());
             ExitCode::from(error.exit_code())
         }
     }

@@ -79,7 +79,7 @@ pub fn val(request: &ValRequest, watch: &Watch<'_>) -> Result<ValOutcome, Evalua
     let run = RunLedger::open(&request.ledger)?;
     let key = signing_key(&key_folder(request.keys.as_deref(), &request.ledger), run.contract())?;
     if run.candidates.is_empty() {
-        let reason = "it admits no candidate under a signed head; hint: let the run reach a checkpoint first";
+        let reason = "it admits no candidate under a signed head";
         return Err(Refusal::Record {
             place: request.ledger.display().to_string(),
             reason: reason.to_owned(),

@@ -121,6 +121,27 @@ pub enum StoreError {
     },
 }
 
+/// Where the file or its disk is the matter.
+pub(crate) const STORAGE_HINT: &str = "make the file writable and room on its disk, then run the same command again; nothing acknowledged is lost";
+
+impl StoreError {
+    /// What can be done about it.
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } => "`ledger freeze contract.json` makes one",
+            Self::NotALedger { .. } => "name a ledger, such as run.db, or restore it from a copy",
+            Self::Truncated { .. } => "restore it, with its -wal file, from a copy",
+            Self::NewerLayout { .. } => "use programs of the version that wrote it, or later",
+            Self::Schema { .. } | Self::Row { .. } => {
+                "`ledger audit` says what is wrong with it; restore it from a copy"
+            }
+            Self::SqliteVersion { .. } => "build with the SQLite that comes with the sources",
+            Self::Database { .. } | Self::Io { .. } => STORAGE_HINT,
+        }
+    }
+}
+
 /// A row to be inserted.
 #[derive(Debug)]
 pub(crate) struct NewRow {

@@ -60,6 +60,23 @@ impl Finished {
         }
     }
 
+    /// Fails the test unless the program ended with `code`, named `place` with a
+    /// hint of its own, and said each of `words`, in any case. An audit says
+    /// what it found on stdout, everything else is on stderr.
+    ///
+    /// # Panics
+    /// When one of these is missing; the message holds all that was printed.
+    #[track_caller]
+    pub fn expect_complaint(&self, code: i32, place: &str, words: &[&str]) {
+        assert_eq!(self.code, code, "expected exit code {code}\n{self}");
+        let printed = format!("{}\n{}", self.stdout, self.stderr);
+        let message = printed.to_lowercase();
+        for word in words {
+            assert!(message.contains(&word.to_lowercase()), "the message does not say {word:?}\n{self}");
+        }
+        assert!(is_hinted(&printed, place), "nothing names {place:?} and then gives a hint\n{self}");
+    }
+
     /// Stdout as one JSON document.
     ///
     /// # Panics
@@ -154,4 +171,37 @@ fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     let words = std::iter::once(program).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a line names `place` and a hint follows before the next error: the
+/// hint of another one does not count.
+fn is_hinted(printed: &str, place: &str) -> bool {
+    let mut is_named = false;
+    for line in printed.lines().map(str::trim_start) {
+        if line.starts_with("hint:") {
+            if is_named {
+                return true;
+            }
+        } else if line.contains(place) {
+            is_named = true;
+        } else if ["error", "warning", "note"].iter().any(|word| line.starts_with(word)) {
+            is_named = false;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_hinted;
+
+    #[test]
+    fn a_hint_belongs_to_the_error_before_it() {
+        let printed = "  error at run.db: damaged\n    actual: x\n    hint: restore it\n";
+        assert!(is_hinted(printed, "run.db"));
+        assert!(!is_hinted(printed, "contract.json"));
+        assert!(!is_hinted("error: run.db is damaged", "run.db"));
+        let printed = "error: run.db is damaged\nerror: a key is missing\nhint: make one";
+        assert!(!is_hinted(printed, "run.db"));
+    }
 }

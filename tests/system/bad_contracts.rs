@@ -9,13 +9,14 @@ use system_tests::run_folder::RunFolder;
 /// to look.
 const REFUSED: i32 = 1;
 
+/// A ledger that is there already is not looked at, and not replaced.
+const COULD_NOT_RUN: i32 = 2;
+
 /// Freezes, and expects a refusal that says each of `words` and changes no file.
 #[track_caller]
 fn check_refused(run: &RunFolder, words: &[&str]) {
     let before = dump::files(run.path()).expect("the folder can be read");
-    let finished = run.freeze().expect_code(REFUSED);
-    finished.expect_message(words);
-    finished.expect_message(&["contract.json", "hint:"]);
+    run.freeze().expect_complaint(REFUSED, "contract.json", words);
     let after = dump::files(run.path()).expect("the folder can be read");
     assert_eq!(before, after, "a refused freeze changed files");
     assert!(!run.ledger().exists());
@@ -138,11 +139,25 @@ fn selection_by_anything_but_val() {
 }
 
 #[test]
+fn cosignatures_that_nobody_checks() {
+    let edit = |contract: &mut Value| contract["keys"]["witness_quorum"] = json!(1);
+    check_edit(edit, &["/keys/witness_quorum", "cosignatures", "ledger verify-head"]);
+}
+
+#[test]
+fn campaign_that_nobody_evaluates() {
+    let edit = |contract: &mut Value| {
+        let campaign = format!("sha256:{}", "00".repeat(32));
+        contract["membership"] =
+            json!({ "kind": "campaign", "arm": "a", "campaign": campaign, "rescue_level": 0, "trial": 0 });
+    };
+    check_edit(edit, &["/membership/kind", "standalone"]);
+}
+
+#[test]
 fn a_frozen_run_is_not_frozen_over() {
     let run = RunFolder::frozen();
     let before = dump::files(run.path()).expect("the folder can be read");
-    let finished = run.freeze();
-    assert_ne!(finished.code, 0, "{finished}");
-    finished.expect_message(&["run.db", "exists", "hint:"]);
+    run.freeze().expect_complaint(COULD_NOT_RUN, "run.db", &["exists", "never overwritten"]);
     assert_eq!(before, dump::files(run.path()).expect("the folder can be read"));
 }

@@ -3,38 +3,50 @@
 //! Mounting needs root. Where that is missing these tests fail: skipping them
 //! would report something that was not tried.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+use system_tests::dump;
+use system_tests::programs::{self, Finished, LEDGER, TRAINER};
 use system_tests::run_folder::{RunFolder, copy_folder};
-use system_tests::{dump, programs};
 use tempfile::TempDir;
 
-/// A filesystem in memory that is unmounted at the end of the test.
+const ENDED_ON_RECORD: i32 = 1;
+const COULD_NOT_RUN: i32 = 2;
+const INCOMPLETE: i32 = 4;
+
+/// Unit in which a filesystem in memory counts.
+const PAGE_BYTES: u64 = 4096;
+
+/// Room for everything that a test writes.
+const ROOMY: u64 = 256 << 20;
+
+/// A filesystem in memory over a folder, unmounted at the end of the test. It
+/// is declared after the folder, which has to outlive it.
 struct Mount {
-    folder: TempDir,
+    folder: PathBuf,
 }
 
 impl Mount {
-    fn new(num_bytes: u64) -> Self {
-        let folder = TempDir::with_prefix("governed-ledger-mount-").expect("a temporary folder");
-        mount(&["-t", "tmpfs", "-o", &format!("size={num_bytes}"), "tmpfs"], folder.path());
-        Self { folder }
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
+    fn over(folder: &Path, num_bytes: u64) -> Self {
+        mount(&["-t", "tmpfs", "-o", &format!("size={num_bytes}"), "tmpfs"], folder);
+        Self { folder: folder.to_owned() }
     }
 
     fn remount(&self, options: &str) {
-        mount(&["-o", &format!("remount,{options}")], self.path());
+        mount(&["-o", &format!("remount,{options}")], &self.folder);
+    }
+
+    fn make_roomy(&self) {
+        self.remount(&format!("size={ROOMY}"));
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
         // Nothing to do about a failure here but leave the mount behind.
-        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+        let _ = Command::new("umount").arg("--lazy").arg(&self.folder).status();
     }
 }
 
@@ -47,80 +59,128 @@ fn mount(arguments: &[&str], folder: &Path) {
     );
 }
 
-fn used_bytes(folder: &Path) -> u64 {
+fn mount_point() -> TempDir {
+    TempDir::with_prefix("governed-ledger-mount-").expect("a temporary folder")
+}
+
+fn sizes(folder: &Path) -> Vec<u64> {
     let files = dump::files(folder).expect("the folder can be read");
-    // Whole pages, as tmpfs counts.
-    let sizes = files.keys().map(|path| std::fs::metadata(folder.join(path)).expect("a file").len());
-    sizes.map(|size| size.div_ceil(4096) * 4096).sum()
+    files.keys().map(|path| std::fs::metadata(folder.join(path)).expect("a file").len()).collect()
+}
+
+/// Bytes that a folder takes in whole pages.
+fn used_bytes(folder: &Path) -> u64 {
+    sizes(folder).into_iter().map(whole_pages).sum()
+}
+
+const fn whole_pages(num_bytes: u64) -> u64 {
+    num_bytes.div_ceil(PAGE_BYTES) * PAGE_BYTES
+}
+
+fn train(folder: &Path) -> Finished {
+    programs::run(TRAINER, folder, &["run", "--ledger", "run.db"])
+}
+
+fn audit(folder: &Path) -> Finished {
+    programs::run(LEDGER, folder, &["audit", "run.db"])
 }
 
 #[test]
 fn read_only_media_can_be_audited_but_not_trained_on() {
     let run = RunFolder::trained();
-    let mount = Mount::new(256 << 20);
-    copy_folder(run.path(), mount.path()).expect("a copy");
+    let folder = mount_point();
+    let mount = Mount::over(folder.path(), ROOMY);
+    copy_folder(run.path(), folder.path()).expect("a copy");
     mount.remount("ro");
-    let finished = programs::run(programs::LEDGER, mount.path(), &["audit", "run.db"]);
-    assert_eq!(finished.code, 0, "{finished}");
-    let finished =
-        programs::run(programs::LEDGER, mount.path(), &["audit", "run.db", "--save"]).expect_code(2);
-    finished.expect_message(&["run.db.report.dsse.json", "read-only"]);
+    let _ = audit(folder.path()).expect_code(0);
+    let finished = programs::run(LEDGER, folder.path(), &["audit", "run.db", "--save"]);
+    finished.expect_complaint(COULD_NOT_RUN, "run.db.report.dsse.json", &["read-only"]);
 
     let frozen = RunFolder::frozen();
     mount.remount("rw");
-    copy_folder(frozen.path(), mount.path()).expect("a copy over the first");
-    std::fs::remove_dir_all(mount.path().join("checkpoints")).expect("the first run's checkpoints");
+    copy_folder(frozen.path(), folder.path()).expect("a copy over the first");
+    std::fs::remove_dir_all(folder.path().join("checkpoints")).expect("the first run's checkpoints");
     mount.remount("ro");
-    let arguments = ["run", "--ledger", "run.db"];
-    let finished = programs::run(programs::TRAINER, mount.path(), &arguments).expect_code(2);
-    finished.expect_message(&["run.db"]);
+    train(folder.path()).expect_complaint(COULD_NOT_RUN, "run.db", &["read-only"]);
 }
 
-#[test]
-fn a_full_disk_stops_training_and_loses_nothing() {
+/// A frozen run, and the same one trained to its end. Without the floor, which
+/// would stop before the disk is full.
+fn frozen_and_uninterrupted() -> (RunFolder, RunFolder) {
     let run = RunFolder::tiny();
-    // Without the floor, which would stop before the disk is full.
     run.edit_contract(|contract| contract["floors"]["free_disk_bytes"] = 0.into());
     let _ = run.freeze().expect_code(0);
     let uninterrupted = run.copy();
     let _ = uninterrupted.train().expect_code(0);
-    let (before, after) = (used_bytes(run.path()), used_bytes(uninterrupted.path()));
-    let mount = Mount::new(before + (after - before) / 2);
-    copy_folder(run.path(), mount.path()).expect("a copy");
+    (run, uninterrupted)
+}
 
-    let arguments = ["run", "--ledger", "run.db"];
-    let finished = programs::run(programs::TRAINER, mount.path(), &arguments);
-    assert!(finished.code == 1 || finished.code == 2, "{finished}");
-    let message = finished.stderr.to_lowercase();
-    assert!(message.contains("space") || message.contains("disk") || message.contains("full"), "{finished}");
+fn last_model(folder: &Path) -> Value {
+    let entries = dump::entries(&folder.join("run.db")).expect("a ledger");
+    let last = entries.into_iter().rfind(|entry| entry["kind"] == "checkpoint.durably_committed");
+    last.expect("a checkpoint")["body"]["det"]["model"].clone()
+}
 
-    // What was recorded is intact: the run is not over, and nothing else.
-    let finished = programs::run(programs::LEDGER, mount.path(), &["audit", "run.db"]).expect_code(4);
+/// What was recorded is intact: the run is not over, and nothing else. With
+/// room again it goes on to the same end.
+fn check_goes_on(folder: &Path, mount: &Mount, uninterrupted: &RunFolder) {
+    let finished = audit(folder).expect_code(INCOMPLETE);
     assert!(finished.stdout.contains("incomplete"), "{finished}");
+    mount.make_roomy();
+    let _ = train(folder).expect_code(0);
+    let _ = audit(folder).expect_code(0);
+    assert_eq!(last_model(folder), last_model(uninterrupted.path()));
+}
 
-    // With room again it goes on to the same end.
-    mount.remount("size=256m");
-    let _ = programs::run(programs::TRAINER, mount.path(), &arguments).expect_code(0);
-    let _ = programs::run(programs::LEDGER, mount.path(), &["audit", "run.db"]).expect_code(0);
-    let model = |ledger: &Path| {
-        let entries = dump::entries(ledger).expect("a ledger");
-        let last = entries.into_iter().rfind(|entry| entry["kind"] == "checkpoint.durably_committed");
-        last.expect("a checkpoint")["body"]["det"]["model"].clone()
-    };
-    assert_eq!(model(&mount.path().join("run.db")), model(&uninterrupted.ledger()));
+#[test]
+fn a_full_store_ends_the_attempt_on_record_and_loses_nothing() {
+    let (run, uninterrupted) = frozen_and_uninterrupted();
+    let store = run.path().join("checkpoints");
+    std::fs::create_dir(&store).expect("a store");
+    // Room for one checkpoint and for the bytes of another, which the trainer
+    // looks for, but not for its last pages.
+    let first = uninterrupted.path().join("checkpoints/s00000000-a1");
+    let num_bytes = used_bytes(&first) + whole_pages(sizes(&first).into_iter().sum());
+    assert!(num_bytes < 2 * used_bytes(&first), "a second one does not fit");
+    let mount = Mount::over(&store, num_bytes);
+    let words = ["the checkpoint cannot be written", "no space left on device"];
+    run.train().expect_complaint(ENDED_ON_RECORD, "checkpoints/.staging-s", &words);
+    let entries = run.entries();
+    assert!(entries.iter().any(|entry| entry["kind"] == "checkpoint.failed"), "the failure is recorded");
+    let last = entries.last().expect("a ledger has entries");
+    assert_eq!(last["kind"], "attempt.end");
+    assert_eq!(last["body"]["det"]["outcome"], "failed");
+    check_goes_on(run.path(), &mount, &uninterrupted);
+}
+
+#[test]
+fn a_full_disk_below_the_ledger_stops_training_and_loses_nothing() {
+    let (run, uninterrupted) = frozen_and_uninterrupted();
+    let before = used_bytes(run.path());
+    let after = used_bytes(uninterrupted.path()) - used_bytes(&uninterrupted.path().join("checkpoints"));
+    // The log of a run takes several times what its ledger grows by in the end.
+    let folder = mount_point();
+    let mount = Mount::over(folder.path(), before + 2 * (after - before));
+    copy_folder(run.path(), folder.path()).expect("a copy");
+    let store = folder.path().join("checkpoints");
+    std::fs::create_dir(&store).expect("a store");
+    let _store = Mount::over(&store, ROOMY);
+    let words = ["the ledger cannot be written", "disk is full"];
+    train(folder.path()).expect_complaint(COULD_NOT_RUN, "run.db", &words);
+    let entries = dump::entries(&folder.path().join("run.db")).expect("a ledger");
+    assert!(entries.iter().any(|entry| entry["kind"] == "attempt.start"), "it was full on the way");
+    check_goes_on(folder.path(), &mount, &uninterrupted);
 }
 
 #[test]
 fn a_floor_stops_training_before_the_disk_is_full() {
     let run = RunFolder::tiny();
-    run.edit_contract(|contract| contract["floors"]["free_disk_bytes"] = (1_u64 << 50).into());
+    let floor = 1_u64 << 50;
+    run.edit_contract(|contract| contract["floors"]["free_disk_bytes"] = floor.into());
     let _ = run.freeze().expect_code(0);
-    let finished = run.train().expect_code(1);
-    for word in ["floor", "disk"] {
-        assert!(finished.stdout.contains(word), "the result does not say {word:?}\n{finished}");
-    }
+    run.train().expect_complaint(ENDED_ON_RECORD, "disk: ", &["stopped at a floor", &floor.to_string()]);
     let entries = run.entries();
     let end = entries.iter().rfind(|entry| entry["kind"] == "attempt.end").expect("a terminal entry");
     assert_eq!(end["body"]["det"]["outcome"], "floor_reached");
-    let _ = run.audit(&[]).expect_code(4);
+    let _ = run.audit(&[]).expect_code(INCOMPLETE);
 }

@@ -11,7 +11,7 @@ use crate::frozen::FrozenError;
 use crate::head_file::HeadFileError;
 use crate::lock::LockError;
 use crate::note::NoteError;
-use crate::store::StoreError;
+use crate::store::{STORAGE_HINT, StoreError};
 
 /// A ledger that cannot be recorded to, or a record that was refused.
 #[derive(Debug, thiserror::Error)]
@@ -188,4 +188,31 @@ pub enum WriteError {
     /// The writer thread ended without saying why.
     #[error("the writer thread ended unexpectedly")]
     Vanished,
+}
+
+impl RecorderError {
+    /// What can be done about it, for a line of its own below the message.
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::Store(error) => error.hint(),
+            Self::Lock(LockError::Held { .. }) => "wait for the other writer to end, or stop it",
+            Self::Lock(LockError::Io { .. }) => "a ledger is written only where its folder is writable",
+            Self::HeadFile(_) => "the head file lies beside its ledger; restore both from the same copy",
+            Self::Behind { .. } => "restore the ledger, with its -wal file, from a copy; rows were lost",
+            Self::Root { .. }
+            | Self::Head { .. }
+            | Self::Origin { .. }
+            | Self::NoHead { .. }
+            | Self::Contract { .. }
+            | Self::Entry { .. } => "`ledger audit` says what is wrong with it; restore it from a copy",
+            Self::WrongKey { .. } => "`--keys DIR` names the folder of the key that the message asks for",
+            Self::TooLarge { .. }
+            | Self::Canonical { .. }
+            | Self::Idempotency { .. }
+            | Self::Conflict { .. } => "correct the record; nothing was written",
+            Self::Failed { .. } => STORAGE_HINT,
+            Self::Closed { .. } | Self::Thread { .. } | Self::Read { .. } => "open the ledger again",
+        }
+    }
 }

@@ -158,7 +158,11 @@ fn leave(
     let (recorder, _) = attempt.end(outcome, reason.clone())?;
     recorder.close()?;
     let report = RunReport::new(frozen, outcome, reason, exit_code);
-    Ok(RunReport { attempt: Some(number), last_step, ..report })
+    let hint = match outcome {
+        Outcome::FloorReached => "make room, then run the same command again; the run resumes",
+        _ => "the same command again resumes the run",
+    };
+    Ok(RunReport { attempt: Some(number), hint: Some(hint.to_owned()), last_step, ..report })
 }
 
 /// The last step was reached: select, end the attempt, end the run.

@@ -143,10 +143,7 @@ impl RunError {
             Self::Read(_) => {
                 Some("name a ledger that `ledger freeze` made; `ledger audit` says what is wrong with it")
             }
-            Self::Record(_) => Some(
-                "make the ledger writable and its disk roomy, end another writer, then run the same command again; \
-                 the run resumes",
-            ),
+            Self::Record(error) => Some(error.hint()),
             Self::Key(_) => Some("`--keys DIR` names the folder of the trainer key"),
             Self::Input(_) => {
                 Some("restore the frozen file, then run the same command again; the run resumes")
