@@ -15,6 +15,14 @@ fail() {
     exit 2
 }
 
+# fail_with CODE MESSAGE...
+fail_with() {
+    local code="$1"
+    shift
+    printf 'error: %s\n' "$@" >&2
+    exit "$code"
+}
+
 # Runs a command as root: as it is, or through sudo.
 as_root() {
     if [[ "$(id -u)" == 0 ]]; then
@@ -57,8 +65,9 @@ python_environment() {
         python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3-venv
         rm -rf "$folder"
         mkdir -p "$cache"
-        python3 -m venv "$folder" >&2
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >&2
+        # `set -e` does not reach into a command substitution.
+        python3 -m venv "$folder" >&2 || return 1
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >&2 || return 1
         printf '%s' "$*" >"$stamp"
     fi
     printf '%s' "$folder"

@@ -172,7 +172,7 @@ impl EvaluateError {
 
     /// What can be done about it.
     #[must_use]
-    pub const fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.hint(),
             Self::Io { .. } => {

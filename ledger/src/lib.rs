@@ -3,7 +3,8 @@
 //!
 //! This crate owns everything that puts bytes into a ledger, and a reader for
 //! programs that show one. It gives no verdict: what a ledger is worth is the
-//! validator's business, which shares no code with this crate. There is no
+//! validator's business, which shares no parsing, hashing or signature
+//! code with this crate. There is no
 //! verb that deletes or changes an entry.
 
 pub mod canonical;

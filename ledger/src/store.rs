@@ -124,10 +124,24 @@ pub enum StoreError {
 /// Where the file or its disk is the matter.
 pub(crate) const STORAGE_HINT: &str = "make the file writable and room on its disk, then run the same command again; nothing acknowledged is lost";
 
+/// Whether SQLite says that the disk, its rights or another process are the
+/// matter, and not the content (<https://www.sqlite.org/rescode.html>).
+fn is_storage(error: &sqlx::Error) -> bool {
+    use libsqlite3_sys::{
+        SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_FULL, SQLITE_IOERR, SQLITE_PERM, SQLITE_READONLY,
+    };
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
+    // The low byte is the primary code.
+    code.is_none_or(|code| {
+        let storage = [SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_FULL, SQLITE_IOERR, SQLITE_PERM, SQLITE_READONLY];
+        storage.contains(&(code & 0xff))
+    })
+}
+
 impl StoreError {
     /// What can be done about it.
     #[must_use]
-    pub const fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "`ledger freeze contract.json` makes one",
             Self::NotALedger { .. } => "name a ledger, such as run.db, or restore it from a copy",
@@ -137,6 +151,9 @@ impl StoreError {
                 "`ledger audit` says what is wrong with it; restore it from a copy"
             }
             Self::SqliteVersion { .. } => "build with the SQLite that comes with the sources",
+            Self::Database { source, .. } if !is_storage(source) => {
+                "`ledger audit` says what is wrong with it; restore it from a copy"
+            }
             Self::Database { .. } | Self::Io { .. } => STORAGE_HINT,
         }
     }

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use ledger::keys::{KeyPair, KeyRing, Role};
+use ledger::reader::Reader;
 use ledger::recorder::{Record, Recorder};
 use schemas::body::{AmendmentDet, Body, Halves, Nothing};
 use schemas::digest::Digest;
 use schemas::dsse::{Envelope, REPORT_PAYLOAD_TYPE};
-use schemas::report::Report;
+use schemas::report::{Report, Verdict};
 use serde_json::Value;
 use system_tests::programs::{self, LEDGER};
 use system_tests::run_folder::RunFolder;
@@ -186,6 +187,10 @@ fn copy_report(from: &RunFolder, to: &RunFolder) {
 
 /// Changes the saved report and signs it again with the contract's validator key.
 fn change_report(folder: &RunFolder, change: impl FnOnce(&mut Report)) {
+    sign_report_again(folder, &key(folder, Role::Validator), change);
+}
+
+fn sign_report_again(folder: &RunFolder, signer: &KeyPair, change: impl FnOnce(&mut Report)) {
     let path = folder.path().join(REPORT);
     let key = key(folder, Role::Validator);
     let bytes = std::fs::read(&path).expect("a report was saved");
@@ -195,7 +200,7 @@ fn change_report(folder: &RunFolder, change: impl FnOnce(&mut Report)) {
     let mut report: Report = serde_json::from_slice(&payload).expect("a report");
     change(&mut report);
     let payload = ledger::canonical::entry_json(&report).expect("canonical JSON");
-    let envelope = ledger::dsse::sign(REPORT_PAYLOAD_TYPE, &payload, &key);
+    let envelope = ledger::dsse::sign(REPORT_PAYLOAD_TYPE, &payload, signer);
     std::fs::write(&path, serde_json::to_vec(&envelope).expect("JSON")).expect("the report can be written");
 }
 
@@ -265,4 +270,22 @@ fn a_report_of_other_entries_is_not_shown_as_of_these() {
     let (verdict, page) = shown(&folder);
     assert!(verdict.ends_with(" (its head is not of every entry)"), "{verdict}");
     assert!(page.contains("its head covers 0 of them"), "{page}");
+}
+
+#[test]
+fn only_the_frozen_contract_names_the_validator() {
+    let folder = RunFolder::frozen();
+    let stranger = KeyPair::random(Role::Validator).expect("the system gives random bytes");
+    // The trainer appends a contract that names another validator.
+    let first = Reader::open(&folder.ledger()).and_then(|reader| reader.entry(0)).expect("an entry");
+    let Body::ContractFrozen(mut halves) = first.body else { panic!("entry 0 is the contract") };
+    let own = key(&folder, Role::Validator).public_hex();
+    halves.det.contract = halves.det.contract.replace(&own, &stranger.public_hex());
+    let recorder = Recorder::open(&folder.ledger(), key(&folder, Role::Trainer)).expect("nobody else writes");
+    recorder.append_durable(Record::new(Body::ContractFrozen(halves))).expect("one more entry");
+    recorder.close().expect("the ledger is released");
+    save_report(&folder);
+    assert_ne!(shown(&folder).0, UNUSABLE, "the contract's validator is believed");
+    sign_report_again(&folder, &stranger, |report| report.verdict = Verdict::Accepted);
+    check_unusable(&folder, "signature does not verify");
 }

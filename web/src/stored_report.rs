@@ -87,11 +87,16 @@ fn compare(report: &Report, snapshot: &Snapshot) -> Result<Coverage, String> {
     let elsewhere = |what: &str, theirs: &str, own: &str| {
         Err(format!("it is of {what} {theirs}, this ledger is of {own}; put the ledger's own report here"))
     };
-    let run = report.run.as_ref().map_or("none", RunId::as_str);
+    let (Some(run), Some(contract)) = (report.run.as_ref().map(RunId::as_str), report.contract) else {
+        return Err(format!(
+            "its audit could not read a contract and ended {}, so nothing in it says of which ledger it is; run `ledger audit`",
+            report.verdict.name()
+        ));
+    };
     if run != summary.run {
         return elsewhere("run", run, &summary.run);
     }
-    let contract = report.contract.map_or_else(|| "none".to_owned(), |digest| digest.to_string());
+    let contract = contract.to_string();
     let own_contract = summary.contract_digest.as_deref().unwrap_or("none");
     if contract != own_contract {
         return elsewhere("contract", &contract, own_contract);

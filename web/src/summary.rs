@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use ledger::FrozenContract;
 use ledger::reader::{ReadError, Reader};
 use ledger::tree::Hash;
 use schemas::body::{AttemptEndDet, Body, Credit, Kind};
@@ -160,18 +161,17 @@ impl Pass {
         if entry.index == 0 {
             entry.header.run.as_str().clone_into(&mut summary.run);
             summary.started_us = Some(entry.time_us);
+            // Only entry 0, with its digest, signature and run, is the contract:
+            // a later one could name other keys. What does not hold is the
+            // validator's finding; the page then shows no contract.
+            if let Ok(frozen) = FrozenContract::from_entry(entry) {
+                summary.contract_digest = Some(frozen.digest.to_string());
+                summary.name.clone_from(&frozen.contract.name);
+                self.contract = Some(frozen.contract);
+            }
         }
         *summary.kinds.entry(entry.body.kind().name().to_owned()).or_default() += 1;
         match &entry.body {
-            Body::ContractFrozen(halves) => {
-                summary.contract_digest = Some(halves.det.digest.to_string());
-                // A contract that does not parse is the validator's finding;
-                // the page then shows the entry and no contract block.
-                self.contract = serde_json::from_str(&halves.det.contract).ok();
-                if let Some(contract) = &self.contract {
-                    summary.name.clone_from(&contract.name);
-                }
-            }
             Body::RunEnd(halves) => summary.outcome = Some(spelled(&halves.det.outcome)),
             Body::Step(_) | Body::Eval(_) => self.take_numbers(entry),
             Body::AttemptStart(_) | Body::AttemptEnd(_) => self.take_attempt(entry),

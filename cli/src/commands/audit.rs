@@ -21,7 +21,8 @@ use crate::output::{count, print, say, say_done, write_file, write_out};
 pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     let target = match (&arguments.save_to, arguments.save) {
-        (Some(path), _) => Some((path.clone(), false)),
+        // What lies there is read by every later audit, however it was named.
+        (Some(path), _) => Some((path.clone(), *path == report_path(&arguments.ledger))),
         (None, true) => Some((report_path(&arguments.ledger), true)),
         (None, false) => None,
     };

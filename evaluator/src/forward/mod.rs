@@ -1,6 +1,6 @@
 //! The evaluator's own forward pass of a Llama-shaped decoder.
 //!
-//! It shares no code with the trainer and uses no tensor library, so that a
+//! The pass shares no code with the trainer and uses no tensor library, so that a
 //! mistake there is not repeated here. Semantics are those of Hugging Face's
 //! `LlamaForCausalLM`: RMSNorm before each branch and at the end, rotary
 //! positions on half rotation, grouped-query attention, SwiGLU, an output head

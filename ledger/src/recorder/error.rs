@@ -193,11 +193,12 @@ pub enum WriteError {
 impl RecorderError {
     /// What can be done about it, for a line of its own below the message.
     #[must_use]
-    pub const fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &'static str {
         match self {
             Self::Store(error) => error.hint(),
             Self::Lock(LockError::Held { .. }) => "wait for the other writer to end, or stop it",
             Self::Lock(LockError::Io { .. }) => "a ledger is written only where its folder is writable",
+            Self::HeadFile(HeadFileError::Io { .. }) => STORAGE_HINT,
             Self::HeadFile(_) => "the head file lies beside its ledger; restore both from the same copy",
             Self::Behind { .. } => "restore the ledger, with its -wal file, from a copy; rows were lost",
             Self::Root { .. }
@@ -211,7 +212,11 @@ impl RecorderError {
             | Self::Canonical { .. }
             | Self::Idempotency { .. }
             | Self::Conflict { .. } => "correct the record; nothing was written",
-            Self::Failed { .. } => STORAGE_HINT,
+            Self::Failed { source, .. } => match &**source {
+                WriteError::Store(error) => error.hint(),
+                WriteError::HeadFile(_) => STORAGE_HINT,
+                WriteError::Vanished => "run the same command again; what was acknowledged is stored",
+            },
             Self::Closed { .. } | Self::Thread { .. } | Self::Read { .. } => "open the ledger again",
         }
     }

@@ -80,9 +80,11 @@ pub struct Keys {
     pub trainer: PublicKey,
     /// Signs reports and handoffs.
     pub validator: PublicKey,
-    /// How many of `witnesses` must cosign; 0 where none is named.
+    /// How many of `witnesses` must cosign; 0 where none is named. Rules of
+    /// edition 2026.1 check no cosignature, so a freeze under it refuses more.
     pub witness_quorum: u32,
-    /// Witnesses; empty: heads are kept only by the operator.
+    /// Witnesses; empty: heads are kept only by the operator. Empty under
+    /// edition 2026.1.
     pub witnesses: Vec<WitnessKey>,
 }
 
@@ -93,7 +95,8 @@ pub struct Keys {
 pub enum Membership {
     /// No campaign; the denominator of runs is not evaluated.
     Standalone,
-    /// One run of a campaign.
+    /// One run of a campaign. No rule of edition 2026.1 reads one, so a freeze
+    /// under it refuses it.
     Campaign {
         /// Arm of the comparison.
         arm: String,

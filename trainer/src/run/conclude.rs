@@ -7,6 +7,7 @@ use schemas::body::{
     AnomalyDet, AnomalyObs, Body, CandidateObs, CandidateSelectedDet, CostTotals, FaultObservedDet,
     FaultObservedObs, Halves, Outcome, RunEndDet, RunEndObs,
 };
+use schemas::contract::Recovery;
 use serde::Serialize;
 
 use super::attempt::Attempt;
@@ -158,7 +159,11 @@ fn leave(
     let (recorder, _) = attempt.end(outcome, reason.clone())?;
     recorder.close()?;
     let report = RunReport::new(frozen, outcome, reason, exit_code);
+    let contract = &frozen.contract;
+    let ends = contract.faults.recovery == Recovery::Refuse || number >= contract.budget.max_attempts;
     let hint = match outcome {
+        // The next attempt would be refused on record.
+        _ if ends => "the contract allows no further attempt; the same command again ends the run",
         Outcome::FloorReached => "make room, then run the same command again; the run resumes",
         _ => "the same command again resumes the run",
     };

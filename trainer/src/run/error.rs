@@ -134,7 +134,7 @@ impl RunError {
 
     /// What can be done about it, where it is known.
     #[must_use]
-    pub const fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Refused(refusal) => Some(refusal.hint()),
             Self::Device(_) => Some(

@@ -6,9 +6,13 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ledger::reader::Reader;
+use schemas::contract::{Contract, FileBinding};
+use schemas::data::DataManifest;
+use serde_json::Value;
 use trainer::run::inputs::{self, InputError, Places};
 use trainer::run::progress::Console;
 use trainer::run::signals::Interrupt;
@@ -26,11 +30,41 @@ const FILES: [&str; 7] = [
     "val.examples",
 ];
 
+/// Paths of the file bindings in a part of a contract, found by their shape, so
+/// that a new one cannot be forgotten.
+fn bound_paths(part: &Value) -> Vec<String> {
+    if let Ok(binding) = serde_json::from_value::<FileBinding>(part.clone()) {
+        return vec![binding.path];
+    }
+    match part {
+        Value::Array(items) => items.iter().flat_map(bound_paths).collect(),
+        Value::Object(fields) => fields.values().flat_map(bound_paths).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Every file that a contract, or the data manifest in its folder, names for the
+/// trainer, in name order.
+fn named_files(contract: &Contract, folder: &Path) -> Result<Vec<String>> {
+    let mut document = serde_json::to_value(contract)?;
+    // The sealed set, which the trainer never reads.
+    let sealed = document["qualification"].take();
+    ensure!(bound_paths(&sealed).len() == 1, "the sealed set is one file");
+    let mut names = bound_paths(&document);
+    let manifest = Path::new(&contract.data.manifest.path);
+    let data: DataManifest = serde_json::from_slice(&std::fs::read(folder.join(manifest))?)?;
+    let shards = manifest.parent().context("a file lies in a folder")?;
+    names.extend(data.shards.iter().map(|shard| shards.join(&shard.path).to_string_lossy().into_owned()));
+    names.sort();
+    Ok(names)
+}
+
 #[test]
 fn every_byte_of_every_input_is_guarded() -> Result<()> {
     let folder = RunFolder::new(|_| ())?;
     let reader = Reader::open(&folder.ledger())?;
     let contract = reader.contract()?.contract;
+    assert_eq!(named_files(&contract, folder.path())?, FILES);
     let (console, never) = (Console::new(true), Interrupt::never());
     let places = Places { data: None, ledger: folder.path() };
     let load = || inputs::load(&contract, &reader, places, &console, &never);

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use rustix::process::Signal;
-use schemas::contract::{Recovery, SaveMode};
+use schemas::contract::{Device, Recovery, SaveMode};
 use schemas::data::Split;
 use schemas::digest::Digest;
 
@@ -29,6 +29,18 @@ fn another_environment_or_plan_is_refused() -> Result<()> {
         .train_with(&["--device", "wgpu"])?
         .expect(2)
         .says("\"wgpu\" was not compiled into this trainer, which has cpu");
+    assert_eq!(folder.kinds()?, ["contract.frozen"]);
+    Ok(())
+}
+
+#[test]
+fn another_device_than_the_frozen_one_is_refused_and_writes_nothing() -> Result<()> {
+    // The device that is asked for is there, so that only the contract is against it.
+    let folder = RunFolder::new(|contract| contract.plan.device = Device::Wgpu)?;
+    let finished = folder.train_with(&["--device", "cpu"])?.expect(2);
+    finished
+        .says("the contract froze device Wgpu, the command line asks for Cpu")
+        .says("hint: leave out `--device`");
     assert_eq!(folder.kinds()?, ["contract.frozen"]);
     Ok(())
 }
@@ -165,5 +177,20 @@ fn the_number_of_threads_stays_unless_the_contract_permits_another() -> Result<(
             assert_eq!(plan(1)?.as_u64(), Some(first));
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_signal_under_a_policy_that_refuses_says_that_no_attempt_follows() -> Result<()> {
+    let refusing = |contract: &mut schemas::contract::Contract| {
+        contract.faults.recovery = Recovery::Refuse;
+        contract.budget.max_steps = LONG;
+        contract.stopping = schemas::contract::StoppingRule::AtStep { step: LONG };
+    };
+    let folder = RunFolder::new(refusing)?;
+    let mut training = folder.start()?;
+    training.wait_for_step(5)?.send(Signal::TERM)?;
+    training.finish()?.expect(143).says("hint: the contract allows no further attempt");
+    folder.train()?.expect(2).says("recovery policy is to refuse");
     Ok(())
 }

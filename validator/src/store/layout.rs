@@ -24,8 +24,8 @@ struct Object {
     sql: Option<String>,
 }
 
-/// Objects by (type, name).
-type Objects = BTreeMap<(String, String), Object>;
+/// Objects by (type, name). A name that is there twice has two objects.
+type Objects = BTreeMap<(String, String), Vec<Object>>;
 
 /// Checks identification, schema and page structure. `false` when the rows
 /// must not be read because they could not mean what layout 1 says.
@@ -101,15 +101,23 @@ fn objects(connection: &Connection) -> rusqlite::Result<Objects> {
     let rows = statement.query_map([], |row| {
         Ok(((row.get(0)?, row.get(1)?), Object { table: row.get(2)?, sql: row.get(3)? }))
     })?;
-    rows.collect()
+    let mut found = Objects::new();
+    for row in rows {
+        let (key, object) = row?;
+        found.entry(key).or_default().push(object);
+    }
+    Ok(found)
 }
 
 fn compare(expected: &Objects, actual: &Objects, path: &Path, sink: &mut Sink) -> bool {
     let mut is_readable = true;
     let remedy = "restore the ledger from a copy; its schema is never changed after the freeze";
-    let text = |object: &Object| {
-        let sql = object.sql.as_deref().unwrap_or("an automatic index");
-        format!("on table {}: {sql}", object.table)
+    let text = |objects: &Vec<Object>| {
+        let each = objects.iter().map(|object| {
+            let sql = object.sql.as_deref().unwrap_or("an automatic index");
+            format!("on table {}: {sql}", object.table)
+        });
+        each.collect::<Vec<_>>().join("; and again ")
     };
     for ((kind, name), object) in expected {
         let found = actual.get(&(kind.clone(), name.clone()));
