@@ -168,7 +168,8 @@ fn header_bytes(kind: FileKind, tensors: &[TensorInfo]) -> Result<Vec<u8>, Expor
 }
 
 /// Writes tensors, which must be in ascending order of names, and hashes what
-/// is written. The caller syncs the file.
+/// is written. Nothing is written of tensors that do not fit their shapes. The
+/// caller syncs the file.
 ///
 /// # Errors
 /// When writing fails, names are not ascending, or bytes do not fit a shape.
@@ -185,11 +186,6 @@ pub fn write(
             });
         }
     }
-    let header = header_bytes(kind, &infos)?;
-    let mut hasher = blake3::Hasher::new();
-    let mut num_bytes = header.len() as u64;
-    hasher.update(&header);
-    out.write_all(&header)?;
     for tensor in tensors {
         let actual = tensor.bytes.len() as u64;
         if tensor_bytes(&tensor.dtype, &tensor.shape) != Some(actual) {
@@ -200,11 +196,22 @@ pub fn write(
                 actual,
             });
         }
-        hasher.update(&tensor.bytes);
-        out.write_all(&tensor.bytes)?;
-        num_bytes += actual;
     }
-    let digest = Digest::blake3(*hasher.finalize().as_bytes());
+    let header = header_bytes(kind, &infos)?;
+    let parts = || std::iter::once(&header).chain(tensors.iter().map(|tensor| &tensor.bytes));
+    let num_bytes = parts().map(|part| part.len() as u64).sum();
+    // Hashing takes about half as long as writing, so it is done beside it. Both
+    // read the same memory; what the disk took is compared when it is validated.
+    let (digest, written) = std::thread::scope(|scope| {
+        let hashing = scope.spawn(|| {
+            let mut hasher = blake3::Hasher::new();
+            parts().for_each(|part| _ = hasher.update(part));
+            Digest::blake3(*hasher.finalize().as_bytes())
+        });
+        let written = parts().try_for_each(|part| out.write_all(part));
+        (hashing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
+    });
+    written?;
     Ok(WrittenShard { digest, num_bytes, tensors: infos })
 }
 

@@ -40,6 +40,13 @@ struct Compare<'a> {
 impl io::Write for Compare<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let rest = self.expected.get(self.at..).unwrap_or_default();
+        // Most of what is written is a quote, a colon or a comma.
+        if let ([byte], [next, ..]) = (bytes, rest)
+            && byte == next
+        {
+            self.at += 1;
+            return Ok(1);
+        }
         if bytes == [FLOAT] {
             let is_part = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'.' | b'e');
             let length = rest.iter().take_while(is_part).count();
@@ -54,6 +61,11 @@ impl io::Write for Compare<'_> {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // All or an error.
+        self.write(bytes).map(|_| ())
     }
 
     fn flush(&mut self) -> io::Result<()> {
