@@ -20,6 +20,11 @@ use trainer::run::signals::Interrupt;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> Result<()> {
+    // On one of the pool's own threads, as the trainer does it.
+    rayon::scope(|_| measure())
+}
+
+fn measure() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let usage = "bench_step LEDGER STEPS";
     let path = PathBuf::from(arguments.next().context(usage)?);
