@@ -74,9 +74,20 @@ pub fn encode_hex(bytes: &[u8]) -> String {
 }
 
 fn hex_pair(byte: u8) -> [u8; 2] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
+    HEX_PAIRS[usize::from(byte)]
 }
+
+/// The two digits of every byte: entries are mostly digests.
+static HEX_PAIRS: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
 
 /// Bytes from lower-case hex; `None` for an odd length or any other character.
 #[must_use]
@@ -129,8 +140,8 @@ impl Serialize for Digest {
         let mut text = [0u8; 71];
         text[..6].copy_from_slice(self.algorithm.name().as_bytes());
         text[6] = b':';
-        for (pair, byte) in text[7..].chunks_exact_mut(2).zip(self.bytes) {
-            pair.copy_from_slice(&hex_pair(byte));
+        for (pair, byte) in text[7..].as_chunks_mut().0.iter_mut().zip(self.bytes) {
+            *pair = hex_pair(byte);
         }
         serializer.serialize_str(std::str::from_utf8(&text).map_err(serde::ser::Error::custom)?)
     }

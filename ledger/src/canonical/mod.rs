@@ -1,9 +1,13 @@
 //! Canonical bytes as the writer makes them (`docs/FORMAT.md`, "Canonical JSON").
 //!
 //! Entry JSON is what `serde_json` gives, with the formatter of `schemas`, for
-//! types whose fields are declared in key order, so nothing is sorted on the hot path; one scan over the bytes
-//! then refuses what the types cannot rule out (keys of maps, integers above
-//! 2^53, nesting, extension values). The validator has its own implementation.
+//! types whose fields are declared in key order, so nothing is sorted on the hot
+//! path. What the types cannot rule out (keys of maps, integers above 2^53,
+//! nesting, extension values) is seen while the bytes are written; where that
+//! says no, a scan over them says what is wrong. The validator has its own
+//! implementation.
+
+mod checked;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -80,23 +84,29 @@ pub fn entry_json<T: Serialize>(value: &T) -> Result<Vec<u8>, CanonicalError> {
 /// Appends the entry JSON of a value to `bytes`; on an error `bytes` is as before.
 pub(crate) fn append_entry_json<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), CanonicalError> {
     let start = bytes.len();
-    let result = write_json(bytes, value).and_then(|()| {
-        match scan(&bytes[start..], Origin::Written) {
-            // Internally tagged enums put their tag first; sorting costs only them.
-            Err(CanonicalError::Form { fault: Fault::KeyOrder, .. }) => {
-                let sorted: Value =
-                    serde_json::from_slice(&bytes[start..]).map_err(CanonicalError::Serialize)?;
-                bytes.truncate(start);
-                write_json(bytes, &sorted)?;
-                scan(&bytes[start..], Origin::Written)
+    let result = match checked::write(bytes, value) {
+        Ok(true) => return Ok(()),
+        Ok(false) => {
+            match scan(&bytes[start..], Origin::Written) {
+                // Internally tagged enums put their tag first; sorting costs only them.
+                Err(CanonicalError::Form { fault: Fault::KeyOrder, .. }) => sort(bytes, start),
+                other => other,
             }
-            other => other,
         }
-    });
+        Err(source) => Err(CanonicalError::Serialize(source)),
+    };
     if result.is_err() {
         bytes.truncate(start);
     }
     result
+}
+
+/// Writes the value that stands from `start` on again, with its keys in order.
+fn sort(bytes: &mut Vec<u8>, start: usize) -> Result<(), CanonicalError> {
+    let sorted: Value = serde_json::from_slice(&bytes[start..]).map_err(CanonicalError::Serialize)?;
+    bytes.truncate(start);
+    write_json(bytes, &sorted)?;
+    scan(&bytes[start..], Origin::Written)
 }
 
 fn write_json<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), CanonicalError> {
