@@ -8,20 +8,16 @@ if [[ ! -t 2 || -n "${NO_COLOR:-}" ]]; then
     say() { printf '\n%s\n' "$*" >&2; }
 fi
 
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    shift
-    printf '%s\n' "$@" >&2
-    exit 2
-}
-
-# fail_with CODE MESSAGE...
+# fail_with CODE MESSAGE [LINE...]
 fail_with() {
-    local code="$1"
-    shift
-    printf 'error: %s\n' "$@" >&2
+    local code="$1" message="$2"
+    shift 2
+    printf '%s\n' "error: $message" "$@" >&2
     exit "$code"
 }
+
+# It could not run: fail MESSAGE [LINE...]
+fail() { fail_with 2 "$@"; }
 
 # Runs a command as root: as it is, or through sudo.
 as_root() {
