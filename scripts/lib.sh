@@ -19,6 +19,12 @@ fail_with() {
 # It could not run: fail MESSAGE [LINE...]
 fail() { fail_with 2 "$@"; }
 
+# The comment that a script begins with. Called in the project's folder, where
+# the path that the script was started by may lead nowhere.
+show_help() {
+    awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "scripts/${0##*/}"
+}
+
 # Runs a command as root: as it is, or through sudo.
 as_root() {
     if [[ "$(id -u)" == 0 ]]; then
