@@ -8,19 +8,21 @@ if [[ ! -t 2 || -n "${NO_COLOR:-}" ]]; then
     say() { printf '\n%s\n' "$*" >&2; }
 fi
 
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    shift
-    printf '%s\n' "$@" >&2
-    exit 2
+# fail_with CODE MESSAGE [LINE...]
+fail_with() {
+    local code="$1" message="$2"
+    shift 2
+    printf '%s\n' "error: $message" "$@" >&2
+    exit "$code"
 }
 
-# fail_with CODE MESSAGE...
-fail_with() {
-    local code="$1"
-    shift
-    printf 'error: %s\n' "$@" >&2
-    exit "$code"
+# It could not run: fail MESSAGE [LINE...]
+fail() { fail_with 2 "$@"; }
+
+# The comment that a script begins with. Called in the project's folder, where
+# the path that the script was started by may lead nowhere.
+show_help() {
+    awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "scripts/${0##*/}"
 }
 
 # Runs a command as root: as it is, or through sudo.

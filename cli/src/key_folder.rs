@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use ledger::keys::{KeyRing, Role};
+use ledger::keys::{KeyError, KeyRing, Role};
 use schemas::contract::{Keys, PublicKey};
 
 use crate::failure::{Failure, OrFail};
@@ -52,6 +52,35 @@ pub(crate) fn make(folder: &Path, role: Role) -> Result<(), Failure> {
             .and_then(|()| file.sync_all())
             .or_fail(format!("writing {}", path.display()), "make room on the disk")?;
         KeyRing::open(folder)?.set_recipient(&identity.recipient)?;
+    }
+    Ok(())
+}
+
+/// Checks that [`make_missing`] and [`contract_keys`] can work with what a
+/// folder holds: keys that are there can be used, and those that are missing
+/// are missing altogether. Makes nothing; the folder may be missing too.
+pub(crate) fn check(folder: &Path) -> Result<(), Failure> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    let ring = open(folder)?;
+    for role in CONTRACT_ROLES {
+        if ring.public_path(role).exists() {
+            ring.public(role).or_hint("move it away, or name another folder with --keys")?;
+            if role == Role::Qualifier {
+                let hint = "`ledger keygen --role qualifier` in an empty folder makes one";
+                corpus::seal::check_recipient(&recipient(&ring)?).or_hint(hint)?;
+            }
+            continue;
+        }
+        let mut to_make = vec![ring.secret_path(role)];
+        if role == Role::Qualifier {
+            to_make.push(folder.join(IDENTITY_FILE));
+        }
+        if let Some(path) = to_make.into_iter().find(|path| path.exists()) {
+            let hint = "put its public key file beside it, or name another folder with --keys";
+            return Err(Failure::from(KeyError::Exists { path }).with_hint(hint));
+        }
     }
     Ok(())
 }

@@ -11,6 +11,7 @@
 mod arguments;
 mod commands;
 mod failure;
+mod inputs;
 mod key_folder;
 mod output;
 mod preset;

@@ -117,6 +117,23 @@ impl Content {
         Ok(Self::File { path: path.to_owned(), first: 0, num_bytes })
     }
 
+    fn num_bytes(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File { num_bytes, .. } => *num_bytes,
+        }
+    }
+
+    /// Reads the last byte: the file may be read, and is as long as it was
+    /// found to be.
+    fn probe(&self) -> Result<(), BuildError> {
+        let Self::File { path, first, num_bytes } = self else { return Ok(()) };
+        let mut file = File::open(path).map_err(BuildError::io(path))?;
+        let Some(before_last) = num_bytes.checked_sub(1) else { return Ok(()) };
+        file.seek(SeekFrom::Start(first.saturating_add(before_last))).map_err(BuildError::io(path))?;
+        file.read_exact(&mut [0u8]).map_err(BuildError::io(path))
+    }
+
     fn write(&self, writer: &mut dyn Write, target: &Path) -> Result<(), BuildError> {
         match self {
             Self::Bytes(bytes) => writer.write_all(bytes).map_err(WriteError::io("write", target))?,
@@ -166,6 +183,61 @@ pub struct BuildRequest {
     pub shards: Vec<ShardSource>,
 }
 
+impl BuildRequest {
+    /// Refuses what [`build`] cannot build from: sources that cannot be read,
+    /// splits without an example, a context without windows, a path for the
+    /// qualification text in the folder. Writes nothing.
+    ///
+    /// # Errors
+    /// As [`build`], but for what can go wrong only while files are written.
+    pub fn check(&self) -> Result<(), BuildError> {
+        if self.context_length == 0 || self.context_length > MAX_CONTEXT_LENGTH {
+            return Err(ExamplesError::ContextLength { found: self.context_length }.into());
+        }
+        self.check_qualification()?;
+        for split in [Split::Train, Split::Val, Split::Qualification] {
+            let is_left_out = split == Split::Qualification && self.qualification.is_none();
+            if !is_left_out && self.is_empty(split) {
+                return Err(BuildError::EmptySplit { split });
+            }
+        }
+        self.shards.iter().try_for_each(|shard| shard.content.probe())
+    }
+
+    fn check_qualification(&self) -> Result<(), BuildError> {
+        let sealed = self.shards.iter().any(|shard| shard.split == Split::Qualification);
+        let refused = |reason| Err(BuildError::Qualification { reason });
+        match (&self.qualification, sealed) {
+            (None, true) => refused(
+                "there is qualification text and no path to write it to; name one outside the data folder",
+            ),
+            (Some(_), false) => refused(
+                "a path for qualification text is named and no text; give the split text or drop the path",
+            ),
+            (Some(path), true) => {
+                let (path, folder) = (absolute(path)?, absolute(&self.folder)?);
+                if path.starts_with(&folder) {
+                    return Err(BuildError::QualificationInFolder { path, folder });
+                }
+                Ok(())
+            }
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// Whether a split gives no window of two bytes. Its shards are cut one by
+    /// one, those of the qualification split as the one text that they become.
+    fn is_empty(&self, split: Split) -> bool {
+        let shards = self.shards.iter().filter(|shard| shard.split == split);
+        let sizes = shards.map(|shard| shard.content.num_bytes());
+        let num_bytes = match split {
+            Split::Qualification => sizes.fold(0, u64::saturating_add),
+            Split::Train | Split::Val => sizes.max().unwrap_or(0),
+        };
+        num_bytes < 2
+    }
+}
+
 /// A file that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuiltFile {
@@ -205,7 +277,7 @@ pub struct Build {
 /// When a split is empty, a file cannot be read or written or is occupied, or
 /// the qualification text would lie in the folder.
 pub fn build(request: &BuildRequest) -> Result<Build, BuildError> {
-    check_request(request)?;
+    request.check()?;
     let mut shards = Vec::new();
     let mut numbers = [0u32; 2];
     for shard in &request.shards {
@@ -254,33 +326,6 @@ pub fn build(request: &BuildRequest) -> Result<Build, BuildError> {
     })
 }
 
-fn check_request(request: &BuildRequest) -> Result<(), BuildError> {
-    if request.context_length == 0 || request.context_length > MAX_CONTEXT_LENGTH {
-        return Err(ExamplesError::ContextLength { found: request.context_length }.into());
-    }
-    let sealed = request.shards.iter().any(|shard| shard.split == Split::Qualification);
-    match (&request.qualification, sealed) {
-        (None, true) => {
-            let reason =
-                "there is qualification text and no path to write it to; name one outside the data folder";
-            return Err(BuildError::Qualification { reason });
-        }
-        (Some(_), false) => {
-            let reason =
-                "a path for qualification text is named and no text; give the split text or drop the path";
-            return Err(BuildError::Qualification { reason });
-        }
-        (Some(path), true) => {
-            let (path, folder) = (absolute(path)?, absolute(&request.folder)?);
-            if path.starts_with(&folder) {
-                return Err(BuildError::QualificationInFolder { path, folder });
-            }
-        }
-        (None, false) => {}
-    }
-    Ok(())
-}
-
 /// The path from the root, without `.` and `..`, and through links as far as
 /// it exists.
 fn absolute(path: &Path) -> Result<PathBuf, BuildError> {
@@ -309,15 +354,6 @@ fn write_table(
     split: Split,
     name: &str,
 ) -> Result<(BuiltFile, u64), BuildError> {
-    let total: u64 = manifest
-        .shards
-        .iter()
-        .filter(|shard| shard.split == split)
-        .map(|shard| examples::num_examples(shard.num_bytes, request.context_length))
-        .sum();
-    if total == 0 {
-        return Err(BuildError::EmptySplit { split });
-    }
     let path = request.folder.join(name);
     let (digest, num_bytes, num_examples) =
         examples::build_into(manifest, &request.folder, split, request.context_length, &path)?;
@@ -330,22 +366,13 @@ fn write_qualification(request: &BuildRequest) -> Result<Option<BuiltFile>, Buil
         let sealed = request.shards.iter().filter(|shard| shard.split == Split::Qualification);
         sealed.into_iter().try_for_each(|shard| shard.content.write(writer, path))
     })?;
-    if num_bytes < 2 {
-        return Err(BuildError::EmptySplit { split: Split::Qualification });
-    }
     Ok(Some(BuiltFile { digest, num_bytes, path: path.clone() }))
 }
 
-/// Builds from the text that comes with the project, split by paragraphs into
-/// 80, 10 and 10 parts of a hundred.
-///
-/// # Errors
-/// As [`build`].
-pub fn build_liber_primus(
-    folder: &Path,
-    qualification: &Path,
-    context_length: u32,
-) -> Result<Build, BuildError> {
+/// What to build from the text that comes with the project, split by
+/// paragraphs into 80, 10 and 10 parts of a hundred.
+#[must_use]
+pub fn liber_primus_request(folder: &Path, qualification: &Path, context_length: u32) -> BuildRequest {
     let text = split_paragraphs(liber_primus(), Shares::EIGHTY_TEN_TEN);
     let parts =
         [(Split::Train, text.train), (Split::Val, text.val), (Split::Qualification, text.qualification)];
@@ -355,55 +382,25 @@ pub fn build_liber_primus(
         source: LIBER_PRIMUS_SOURCE.to_owned(),
         split,
     });
-    build(&BuildRequest {
+    BuildRequest {
         context_length,
         folder: folder.to_owned(),
         name: "liber-primus".to_owned(),
         qualification: Some(qualification.to_owned()),
         shards: shards.into(),
-    })
+    }
 }
 
-/// A user's file and the split that it is given to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileSource {
-    /// How freely the text may be used.
-    pub license_class: LicenseClass,
-    /// The file.
-    pub path: PathBuf,
-    /// Where the text comes from.
-    pub source: String,
-    /// The split.
-    pub split: Split,
-}
-
-/// Builds from files, each of which belongs to one split as a whole. The
-/// other fields are those of [`BuildRequest`].
+/// Builds a [`liber_primus_request`].
 ///
 /// # Errors
 /// As [`build`].
-pub fn build_from_files(
-    files: &[FileSource],
+pub fn build_liber_primus(
     folder: &Path,
-    qualification: Option<&Path>,
-    name: &str,
+    qualification: &Path,
     context_length: u32,
 ) -> Result<Build, BuildError> {
-    let shards = files.iter().map(|file| {
-        Ok(ShardSource {
-            content: Content::file(&file.path)?,
-            license_class: file.license_class,
-            source: file.source.clone(),
-            split: file.split,
-        })
-    });
-    build(&BuildRequest {
-        context_length,
-        folder: folder.to_owned(),
-        name: name.to_owned(),
-        qualification: qualification.map(Path::to_owned),
-        shards: shards.collect::<Result<_, BuildError>>()?,
-    })
+    build(&liber_primus_request(folder, qualification, context_length))
 }
 
 /// Cuts one text into three contiguous parts at line breaks.

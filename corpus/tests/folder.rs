@@ -97,6 +97,48 @@ fn digests_are_those_of_the_files_and_building_again_changes_nothing() -> Result
 }
 
 #[test]
+fn what_cannot_be_built_leaves_no_folder() -> Result<()> {
+    let root = tempfile::tempdir()?;
+    let folder = root.path().join("data");
+    let part = |name: &str, num_bytes: u64| ShardSource {
+        content: Content::File { path: root.path().join(name), first: 0, num_bytes },
+        ..shard(Split::Val, b"")
+    };
+    fs::write(root.path().join("short"), b"short")?;
+    let refused = |shards: Vec<ShardSource>, qualification: Option<&str>| {
+        let request = BuildRequest {
+            qualification: qualification.map(|name| root.path().join(name)),
+            ..request(&folder, shards, 4)
+        };
+        let error = request.check().expect_err("it is refused");
+        assert_eq!(build(&request).expect_err("it is refused").to_string(), error.to_string());
+        assert!(!folder.exists(), "{error}: nothing was begun");
+        error
+    };
+    let train = || shard(Split::Train, b"train text");
+    for (shards, split) in [
+        (vec![train()], Split::Val),
+        (vec![train(), shard(Split::Val, b"v"), shard(Split::Val, b"w")], Split::Val),
+        (vec![shard(Split::Train, b""), shard(Split::Val, b"val")], Split::Train),
+    ] {
+        let error = refused(shards, None);
+        assert!(matches!(error, BuildError::EmptySplit { split: found } if found == split), "{error}");
+    }
+    let error = refused(
+        vec![train(), shard(Split::Val, b"val"), shard(Split::Qualification, b"q")],
+        Some("qualification.txt"),
+    );
+    assert!(matches!(error, BuildError::EmptySplit { split: Split::Qualification }), "{error}");
+    for missing in [part("none", 5), part("short", 6)] {
+        let error = refused(vec![train(), missing], None);
+        assert!(matches!(error, BuildError::Io { .. }), "{error}");
+    }
+    // The control: the file as it is.
+    build(&request(&folder, vec![train(), part("short", 5)], 4))?;
+    Ok(())
+}
+
+#[test]
 fn a_file_that_holds_something_else_is_kept() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let shards = vec![shard(Split::Train, b"train text"), shard(Split::Val, b"val text")];

@@ -3,6 +3,7 @@
 //! A refusal is an answer (exit code 1): something that was looked at is not
 //! what it should be. Everything else means that it could not look (2).
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -125,6 +126,14 @@ pub enum EvaluateError {
         /// Why.
         source: io::Error,
     },
+    /// Nothing was handed off, or the handoff is somewhere else.
+    #[error("there is no handoff at {}", handoff.display())]
+    NoHandoff {
+        /// Where it was looked for.
+        handoff: PathBuf,
+        /// The run's ledger.
+        ledger: PathBuf,
+    },
     /// A file is larger than anything that is expected of it.
     #[error("{} has {found} bytes, more than the {limit} that are read", path.display())]
     TooLarge {
@@ -172,8 +181,12 @@ impl EvaluateError {
 
     /// What can be done about it.
     #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
+    pub fn hint(&self) -> Cow<'static, str> {
+        let hint = match self {
+            Self::NoHandoff { ledger, .. } => {
+                let ledger = ledger.display();
+                return format!("run `ledger handoff {ledger}`, or name its file with --handoff").into();
+            }
             Self::Refused(refusal) => refusal.hint(),
             Self::Io { .. } => {
                 "put the file in its place, readable, or make room, then run the same command again"
@@ -185,7 +198,8 @@ impl EvaluateError {
             Self::Create(_) => "name a new file in a folder that can be written with --qualification",
             Self::Key(_) => "name the qualifier's folder with --keys",
             Self::Canonical(_) => "a number is not finite; the candidate cannot be evaluated",
-        }
+        };
+        hint.into()
     }
 
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {

@@ -131,6 +131,10 @@ fn output_path(request: &QualifyRequest, ledger: &Path, num_earlier_openings: u6
 
 fn prepare(request: &QualifyRequest, run: RunLedger, watch: &Watch<'_>) -> Result<Prepared, EvaluateError> {
     let identity = age_identity(&key_folder(request.keys.as_deref(), &request.ledger), run.contract())?;
+    if matches!(request.handoff.try_exists(), Ok(false)) {
+        let (handoff, ledger) = (request.handoff.clone(), request.ledger.clone());
+        return Err(EvaluateError::NoHandoff { handoff, ledger });
+    }
     let handoff = handoff::check(&request.handoff, &run)?;
     let candidate = run.load(&handoff.candidate)?;
     handoff::check_subjects(&handoff, &candidate.subjects)?;

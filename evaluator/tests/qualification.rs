@@ -220,6 +220,20 @@ fn a_wrong_key_opens_nothing() -> Result<()> {
 }
 
 #[test]
+fn without_a_handoff_the_hint_is_to_make_one() -> Result<()> {
+    let fixture = Fixture::new(&Deviation::default())?;
+    fs::remove_file(fixture.handoff_path())?;
+    let error = run_qualify(&fixture).expect_err("there is no handoff");
+    assert_eq!(error.exit_code(), 2);
+    let expected = format!("there is no handoff at {}", fixture.handoff_path().display());
+    assert_eq!(error.to_string(), expected);
+    let command = format!("run `ledger handoff {}`", fixture.ledger().display());
+    assert!(error.hint().starts_with(&command), "{}", error.hint());
+    assert!(!kinds(&fixture)?.contains(&Kind::QualificationOpened), "the set was opened");
+    Ok(())
+}
+
+#[test]
 fn a_handoff_that_is_not_the_runs_own_opens_nothing() -> Result<()> {
     let mut fixture = Fixture::new(&Deviation::default())?;
     let validator = fixture.key(Role::Validator)?;

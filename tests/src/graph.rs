@@ -18,10 +18,24 @@ use crate::workspace_root;
 /// # Errors
 /// When cargo fails, for instance because the lock file is not up to date.
 pub fn metadata() -> Result<Metadata> {
-    let options = ["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"];
+    metadata_with(&[])
+}
+
+/// The same with every feature of every member. Features only add to each
+/// other, so what is turned off here is off in every combination.
+///
+/// # Errors
+/// As [`metadata`].
+pub fn metadata_of_all_features() -> Result<Metadata> {
+    metadata_with(&["--all-features"])
+}
+
+fn metadata_with(features: &[&str]) -> Result<Metadata> {
+    let options = [&["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"], features].concat();
+    let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
     MetadataCommand::new()
         .manifest_path(workspace_root().join("Cargo.toml"))
-        .other_options(options.map(str::to_owned))
+        .other_options(options)
         .exec()
         .context("cargo metadata --locked")
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use cargo_metadata::{Metadata, Package};
-use system_tests::graph::{lock_file, locked_closure, member, metadata, reachable};
+use system_tests::graph::{lock_file, locked_closure, member, metadata, metadata_of_all_features, reachable};
 use system_tests::spdx::satisfiable;
 
 /// Whose text was read instead: name, and where its license is stated.
@@ -107,6 +107,33 @@ fn burn_stays_in_the_trainer() -> Result<()> {
     }
     let trainer = reachable(&metadata, member(&metadata, "trainer")?, false)?;
     assert!(trainer.contains("burn-flex"), "the test looks for burn where it is: in the trainer");
+    Ok(())
+}
+
+/// Without it the trainer's record of its plan, `autotune: false`, is a lie.
+#[test]
+fn no_feature_lets_burn_choose_kernels_by_timing() -> Result<()> {
+    let metadata = metadata_of_all_features()?;
+    let resolve = metadata.resolve.as_ref().expect("a resolved graph");
+    let mut of_burn = BTreeSet::new();
+    for node in &resolve.nodes {
+        let name = metadata[&node.id].name.as_str();
+        for feature in node.features.iter().map(ToString::to_string) {
+            assert!(!feature.starts_with("autotune"), "{name} is built with {feature}");
+            if name == "burn" {
+                of_burn.insert(feature);
+            }
+        }
+    }
+    // The controls: these are the trainer's backends, and the name is right.
+    for feature in ["cuda", "flex", "wgpu"] {
+        assert!(of_burn.contains(feature), "burn is resolved without {feature}: {of_burn:?}");
+    }
+    for name in ["burn", "burn-wgpu", "burn-cuda"] {
+        let package = metadata.packages.iter().find(|package| package.name.as_str() == name);
+        let features = &package.expect("it is in the graph").features;
+        assert!(features.contains_key("autotune"), "{name} no longer calls it autotune: {features:?}");
+    }
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! The command line of `trainer`. Results go to standard output, everything
-//! else to standard error; exit codes are a promise that README.md states.
+//! else to standard error; exit codes are a promise that `docs/ERRORS.md` states.
 
 use std::error::Error;
 use std::fs;

@@ -24,6 +24,13 @@ pub struct Identity {
 /// Package name in [`Code`].
 const PACKAGE: &str = "trainer";
 
+/// Whether kernels are picked by timing, which would make bits depend on the
+/// day. burn does so where it is built with its feature `autotune`. A crate
+/// cannot ask how another was built, so that this is stated here, and
+/// `workspace::no_feature_lets_burn_choose_kernels_by_timing` in `tests/system`
+/// holds that the feature is off in every combination.
+const AUTOTUNE: bool = false;
+
 /// The identity of this binary, running here, on one device.
 ///
 /// Whether the device was compiled in is not judged here; opening it is.
@@ -71,9 +78,7 @@ pub fn environment() -> Environment {
 #[must_use]
 pub fn plan(device: Device) -> CompilerPlan {
     CompilerPlan {
-        // burn is built without its `autotune` feature: kernels that are
-        // picked by timing would make bits depend on the day.
-        autotune: false,
+        autotune: AUTOTUNE,
         backend: backend(device).to_owned(),
         cpu_features: cpu_features(),
         device,

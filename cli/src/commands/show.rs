@@ -165,9 +165,10 @@ fn text(value: &Value) -> String {
 
 fn print_version(contract: &Contract) -> Result<(), Failure> {
     let (code, plan) = (&contract.code, &contract.plan);
+    let features = if code.features.is_empty() { "none".to_owned() } else { code.features.join(", ") };
     print("\nWhich version")?;
     print(format!("  code         {} {} {}", code.package, code.version, code.digest))?;
-    print(format!("  features     {}", code.features.join(", ")))?;
+    print(format!("  features     {features}"))?;
     print(format!(
         "  built with   {} for {} {}",
         contract.environment.rustc, contract.environment.operating_system, contract.environment.architecture

@@ -156,6 +156,54 @@ fn edits_that_cannot_be_made_are_refused() {
 }
 
 #[test]
+fn a_bad_input_leaves_no_trace_and_the_corrected_command_succeeds() {
+    let folder = Folder::empty();
+    folder.write("one-line.txt", b"one long line without an end");
+    folder.write("a", b"A text.\n");
+    folder.write("empty", b"");
+    let _ = folder.run(&["keygen", "--keys", "damaged", "--role", "owner"]).expect(0);
+    folder.write("damaged/owner.pub", b"no key");
+    let _ = folder.run(&["keygen", "--keys", "half", "--role", "qualifier"]).expect(0);
+    std::fs::remove_file(folder.path("half/qualifier.pub")).expect("removed");
+    let cases: [(&[&str], &str); 9] = [
+        (&["--text", "own.txt"], "error: cannot read own.txt: No such file or directory"),
+        (&["--text", "one-line.txt"], "error: one-line.txt has no line break to cut at"),
+        (
+            &["--train", "a", "none", "--val", "a", "--qualification", "a"],
+            "error: cannot read none: No such file or directory",
+        ),
+        (&["--train", "a", "--val", "empty", "--qualification", "a"], "error: the val split has no example"),
+        (
+            &["--lipsum", "--set", "/architecture/context_length=0"],
+            "error: a context of 0 tokens gives no windows",
+        ),
+        (&["--lipsum", "--set", "/keys/none/x=1"], "error: --set /keys/none/x=1: the contract has nothing"),
+        (
+            &["--lipsum", "--baseline", "--set", "/evaluation/streams/0/num_examples=0"],
+            "error: the stream val has no example",
+        ),
+        (&["--lipsum", "--keys", "damaged"], "error: damaged/owner.pub is not a key file"),
+        (&["--lipsum", "--keys", "half"], "error: half/qualifier.key exists"),
+    ];
+    let init = |arguments: &[&str]| {
+        folder.run(&[&["init", "--preset", "tiny", "--output", "run"], arguments].concat())
+    };
+    for (arguments, expected) in cases {
+        let finished = init(arguments).expect(2);
+        assert!(finished.stderr.starts_with(expected), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains("\nhint: "), "{arguments:?}: {}", finished.stderr);
+        assert!(!folder.path("run").exists(), "{arguments:?}: a folder was made");
+    }
+    for path in ["damaged/trainer.pub", "half/owner.pub"] {
+        assert!(!folder.path(path).exists(), "{path} was made");
+    }
+    let line = |number: usize| format!("Line {number} of a text that says {} things.\n", number * number);
+    folder.write("own.txt", (0..400).map(line).collect::<String>().as_bytes());
+    let _ = init(cases[0].0).expect(0);
+    assert!(folder.path("run/contract.json").is_file());
+}
+
+#[test]
 fn a_trainer_that_is_missing_or_fails_is_named() {
     let folder = Folder::empty();
     let arguments =
@@ -167,6 +215,15 @@ fn a_trainer_that_is_missing_or_fails_is_named() {
         finished.stderr
     );
     assert!(finished.stderr.contains("hint: build it with `cargo build -p trainer`"), "{}", finished.stderr);
+    assert!(!folder.path("run").exists(), "nothing was begun");
+    // One that knows who it is, and not the model.
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/data");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = identity ] && exec cat '{data}/identity.json'\necho 'error: no such model' >&2\nexit 2\n"
+    );
+    folder.write("trainer", script.as_bytes());
+    let finished = folder.run(&["init", "--lipsum", "--preset", "tiny", "--output", "run"]).expect(2);
+    assert!(finished.stderr.contains("ended with exit status: 2: no such model"), "{}", finished.stderr);
     assert!(!folder.path("run").exists(), "nothing was begun");
     folder.write("trainer", b"#!/bin/sh\necho 'error: out of order' >&2\nexit 2\n");
     let finished = folder.run(&["init", "--lipsum", "--preset", "tiny", "--output", "other"]).expect(2);

@@ -13,6 +13,7 @@ fn show_answers_which_version_which_data_which_order() {
     let digest = |path: &str| format!("blake3:{}", blake3::hash(&folder.read(path)).to_hex());
     for expected in [
         contract["code"]["digest"].as_str().expect("a digest"),
+        "\n  features     none\n",
         "keyed_permutation/1 with seed 1",
         &digest("run/data/manifest.json"),
         &digest("run/data/train.examples"),
@@ -28,6 +29,15 @@ fn show_answers_which_version_which_data_which_order() {
     assert_eq!((&json["format"], &json["schema_version"]), (&json!("ledger-show/1"), &json!(1)));
     assert_eq!(json["contract"]["code"], contract_without_comments(&contract)["code"]);
     assert_eq!(json["num_entries"], json!(1));
+}
+
+#[test]
+fn show_lists_the_features_of_the_code() {
+    let folder = Folder::with_contract();
+    folder.edit_contract(|contract| contract["code"]["features"] = json!(["cuda", "wgpu"]));
+    let _ = folder.run(&["freeze", "run/contract.json"]).expect(0);
+    let shown = folder.run(&["show", "run/run.db"]).expect(0).stdout;
+    assert!(shown.contains("\n  features     cuda, wgpu\n"), "{shown}");
 }
 
 fn contract_without_comments(contract: &Value) -> Value {
