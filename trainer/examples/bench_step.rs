@@ -1,6 +1,6 @@
 //! What the record of a step costs: one process and one engine that goes on
-//! with a record and without it in turns. Prints one JSON object with the cost
-//! of every block; `scripts/bench` makes the figure of it.
+//! with a record and without it in turns. Prints one JSON object with the costs
+//! of every quad of blocks; `scripts/bench` makes the figure of them.
 //!
 //! `bench_step LEDGER QUADS STEPS`, with the threads of `RAYON_NUM_THREADS`
 //!
