@@ -132,12 +132,14 @@ fn the_same_key_is_the_same_append_and_other_content_is_refused() {
     let idem = IdempotencyKey("00112233445566778899aabbccddeeff".to_owned());
     let recorder = fixture.open();
     let keyed = |number| heartbeat(number).idem(idem.clone());
+    assert_eq!((recorder.num_entries(), recorder.num_durable()), (1, 1));
     recorder.append(keyed(1)).expect("new");
     recorder.append(keyed(1)).expect("the same, still queued");
     assert_eq!(recorder.num_entries(), 2);
     assert!(matches!(recorder.append(keyed(2)), Err(RecorderError::Conflict { index: 1, .. })));
     let receipt = recorder.append_durable(keyed(1)).expect("the same, made durable");
     assert_eq!((receipt.index, receipt.size), (1, 2));
+    assert_eq!(recorder.num_durable(), 2);
     recorder.append(heartbeat(7)).expect("another");
     let receipt = recorder.append_durable(keyed(1)).expect("the same, stored");
     assert_eq!(receipt.index, 1);

@@ -101,6 +101,8 @@ struct State {
     last_entry_bytes: usize,
     last_time_us: u64,
     next_index: u64,
+    /// Entries that are committed.
+    num_durable: u64,
     num_pending_steps: u32,
     /// When the oldest pending entry was queued.
     oldest: Option<Instant>,
@@ -218,6 +220,12 @@ impl Recorder {
         self.inner.lock().next_index
     }
 
+    /// Entries that are committed, so that a crash leaves them.
+    #[must_use]
+    pub fn num_durable(&self) -> u64 {
+        self.inner.lock().num_durable
+    }
+
     /// Queues an entry; it is committed with others.
     ///
     /// # Errors
@@ -282,6 +290,7 @@ impl State {
             last_entry_bytes: 512,
             last_time_us: opened.last_time_us,
             next_index: opened.frontier.size(),
+            num_durable: opened.frontier.size(),
             num_pending_steps: 0,
             oldest: None,
             pending: VecDeque::with_capacity(GROUP_ENTRIES),
@@ -328,6 +337,7 @@ impl State {
     /// Notes that all entries below `size` are stored.
     fn committed(&mut self, size: u64, signed: &TreeHead) {
         self.published = PublishedHead { size: signed.size, root: signed.root };
+        self.num_durable = size;
         self.in_flight.retain(|_, (index, _)| *index >= size);
     }
 

@@ -69,6 +69,12 @@ impl Attempt {
         self.last_step
     }
 
+    /// Entries of the ledger that a crash would leave.
+    #[must_use]
+    pub fn num_durable(&self) -> u64 {
+        self.recorder.num_durable()
+    }
+
     /// Takes the time that the loop waited for the recorder since the last
     /// call.
     pub fn take_waited(&mut self) -> Duration {

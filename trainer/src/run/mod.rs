@@ -74,6 +74,11 @@ pub struct RunOptions {
     pub num_threads: Option<u32>,
 }
 
+/// What executes the updates of an attempt: [`train::train`], or a bench that
+/// does other things between turns of the same loop.
+pub type Driver<'a> =
+    dyn FnMut(&mut Attempt, &mut Engine, &Loop<'_>, ResumeState) -> Result<Trained, RunError> + Send + 'a;
+
 /// Everything about this process that the attempt needs.
 struct Process<'a> {
     console: Console,
@@ -91,6 +96,15 @@ struct Process<'a> {
 /// When the run is refused, or its ledger cannot be read or written. A failure
 /// that could be recorded is in the report.
 pub fn run(options: &RunOptions) -> Result<RunReport, RunError> {
+    run_with(options, &mut train::train)
+}
+
+/// As [`run`], with another driver in the training loop's place. Everything
+/// before and after it is what [`run`] does.
+///
+/// # Errors
+/// As [`run`]; what the driver returns is concluded as if the loop had.
+pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunReport, RunError> {
     let costs = CostMeter::start();
     let interrupt = Interrupt::install().map_err(RunError::Process)?;
     failpoint::check_permission()?;
@@ -142,7 +156,7 @@ pub fn run(options: &RunOptions) -> Result<RunReport, RunError> {
         return Ok(RunReport::interrupted_early(&frozen, interrupt.received()));
     }
     let process = Process { console, costs, identity, interrupt, ledger_folder, options };
-    execute(process, recorder, &reader, &frozen, &history, resume)
+    execute(process, recorder, &reader, &frozen, &history, resume, drive)
 }
 
 /// Folder of a ledger, to which the contract's paths are relative.
@@ -212,6 +226,7 @@ fn execute(
     frozen: &FrozenContract,
     history: &History,
     resume: ResumeState,
+    drive: &mut Driver<'_>,
 ) -> Result<RunReport, RunError> {
     announce(&process.console, frozen, history, &resume);
     let number = history.next_attempt();
@@ -236,7 +251,7 @@ fn execute(
     let Process { console, costs, identity, interrupt, ledger_folder, options } = process;
     let mut attempt = Attempt::new(number, (resume.step, resume.counters), recorder, costs, console);
     let places = Places { data: options.data.as_deref(), ledger: &ledger_folder };
-    let result = work(&mut attempt, reader, frozen, history, resume, places, &identity, &interrupt);
+    let result = work(&mut attempt, reader, frozen, history, resume, places, &identity, &interrupt, drive);
     conclude::conclude(attempt, frozen, history, result)
 }
 
@@ -251,6 +266,7 @@ fn work(
     places: Places<'_>,
     identity: &Identity,
     interrupt: &Interrupt,
+    drive: &mut Driver<'_>,
 ) -> Result<Trained, RunError> {
     let contract = &frozen.contract;
     if !history.has_segment {
@@ -285,7 +301,7 @@ fn work(
     // The loop runs on one of the pool's own threads. From outside, every kernel
     // would put this thread to sleep and wake another: 2,000 context switches a
     // step at the demo's size, against 80, and a sixth of the time.
-    rayon::scope(|_| train::train(attempt, &mut engine, &context, resume))
+    rayon::scope(|_| drive(attempt, &mut engine, &context, resume))
 }
 
 fn num_elements(parameters: &schemas::parameters::ParameterManifest) -> u64 {

@@ -6,7 +6,7 @@
 //! step, the evaluations and, for the wall-time budget alone, the clock.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ledger::FrozenContract;
@@ -105,9 +105,32 @@ struct Evaluated<'a> {
 }
 
 /// An update whose entry is not written yet.
+#[derive(Debug)]
 struct Pending {
     duration: Duration,
     outcome: StepOutcome,
+}
+
+/// The loop between two turns: what it carries from one update to the next.
+#[derive(Debug)]
+pub struct Training<'a> {
+    /// The family so far, by step.
+    candidates: BTreeMap<u64, PastCandidate>,
+    /// Size that the next checkpoint is expected to have.
+    checkpoint_bytes: u64,
+    context: Loop<'a>,
+    /// When what is free was read last.
+    floors_read: Option<Instant>,
+    pending: Option<Pending>,
+    /// The checkpoint that the loop stands at, as long as it stands there: what
+    /// the ledger holds already is not done again.
+    resumed: Option<Saved>,
+    selection: SelectionTracker,
+    /// Completed updates.
+    step: u64,
+    /// Folder of the checkpoints.
+    store: PathBuf,
+    values: BTreeMap<String, BTreeMap<u64, f64>>,
 }
 
 /// Runs from the resume state to the end.
@@ -115,48 +138,82 @@ struct Pending {
 /// # Errors
 /// When data, device, store or ledger fail, or a number is not finite. What was
 /// recorded up to then stays.
-#[allow(clippy::too_many_lines, reason = "the loop reads top to bottom in one place")]
 pub fn train(
     attempt: &mut Attempt,
     engine: &mut Engine,
     context: &Loop<'_>,
     resume: ResumeState,
 ) -> Result<Trained, RunError> {
-    let contract = &context.frozen.contract;
-    let interrupt = context.interrupt;
-    let store = context.ledger_folder.join(&contract.checkpoints.store);
-    let num_train_examples = engine.num_train_examples();
-    let mut step = resume.step;
-    let mut selection = resume.selection;
-    let mut candidates = surviving_candidates(context.history, step);
-    let mut values = context.history.evaluations.clone();
-    // At the resume point, what the ledger holds already is not done again.
-    let mut resumed = resume.checkpoint.as_ref().map(Saved::from_located).transpose()?;
-    let mut checkpoint_bytes =
-        resumed.as_ref().map_or(context.num_parameters * BYTES_PER_PARAMETER, |saved| saved.num_bytes);
-    let mut floors_read: Option<Instant> = None;
-    let mut pending: Option<Pending> = None;
-    attempt.console.start_steps(step, last_step_bound(contract));
+    let mut training = Training::begin(attempt, context, resume)?;
+    loop {
+        if let Some(ending) = training.turn(attempt, engine)? {
+            return Ok(training.finish(ending));
+        }
+    }
+}
 
-    let ending = loop {
+impl<'a> Training<'a> {
+    /// At the resume state, before the first turn.
+    ///
+    /// # Errors
+    /// When the checkpoint that is resumed from has no model.
+    pub fn begin(attempt: &mut Attempt, context: &Loop<'a>, resume: ResumeState) -> Result<Self, RunError> {
+        let contract = &context.frozen.contract;
+        let step = resume.step;
+        let resumed = resume.checkpoint.as_ref().map(Saved::from_located).transpose()?;
+        let initial_bytes = context.num_parameters * BYTES_PER_PARAMETER;
+        attempt.console.start_steps(step, last_step_bound(contract));
+        Ok(Self {
+            candidates: surviving_candidates(context.history, step),
+            checkpoint_bytes: resumed.as_ref().map_or(initial_bytes, |saved| saved.num_bytes),
+            context: *context,
+            floors_read: None,
+            pending: None,
+            resumed,
+            selection: resume.selection,
+            step,
+            store: context.ledger_folder.join(&contract.checkpoints.store),
+            values: context.history.evaluations.clone(),
+        })
+    }
+
+    /// What the loop leaves behind.
+    #[must_use]
+    pub fn finish(self, ending: Ending) -> Trained {
+        Trained { candidates: self.candidates, ending, values: self.values }
+    }
+
+    /// Once around: everything that the step that was reached asks for, and the
+    /// next update, whose entry the next turn writes. An ending where the loop
+    /// is over; then it may not be turned again.
+    ///
+    /// # Errors
+    /// As [`train`].
+    #[allow(clippy::too_many_lines, reason = "the loop reads top to bottom in one place")]
+    pub fn turn(&mut self, attempt: &mut Attempt, engine: &mut Engine) -> Result<Option<Ending>, RunError> {
+        let Loop { frozen, history, interrupt, ledger_folder, plan, .. } = self.context;
+        let contract = &frozen.contract;
+        let step = self.step;
+
         // ------------------------------------------------------- Record update
         // A step that carries state digests is recorded after its evaluations,
         // because the selection state is part of the state.
-        let has_digests = pending.is_some() && is_digest_step(contract, step);
-        if let Some(update) = pending.as_ref().filter(|update| check_finite(step, &update.outcome).is_err()) {
+        let has_digests = self.pending.is_some() && is_digest_step(contract, step);
+        if let Some(update) =
+            self.pending.as_ref().filter(|update| check_finite(step, &update.outcome).is_err())
+        {
             record_step(attempt, step, update, None)?;
             check_finite(step, &update.outcome)?;
         }
-        if !has_digests && let Some(update) = pending.take() {
+        if !has_digests && let Some(update) = self.pending.take() {
             record_step(attempt, step, &update, None)?;
         }
 
         // ------------------------------------------------------------ Evaluate
         attempt.enter("eval");
-        let is_resumed = resumed.is_some();
-        let is_known = |stream: &EvaluationStream| {
-            is_resumed && context.history.evaluation(&stream.name, step).is_some()
-        };
+        let is_resumed = self.resumed.is_some();
+        let is_known =
+            |stream: &EvaluationStream| is_resumed && history.evaluation(&stream.name, step).is_some();
         let streams = &contract.evaluation.streams;
         let mut evaluated = Vec::new();
         let mut is_interrupted = false;
@@ -169,17 +226,17 @@ pub fn train(
             }
         }
         if is_interrupted {
-            break Ending::Interrupted(interrupt.received());
+            return Ok(Some(Ending::Interrupted(interrupt.received())));
         }
-        observe(&mut selection, step, &evaluated);
+        observe(&mut self.selection, step, &evaluated);
 
         // ---------------------------------------------------------------- Stop
-        let wall_us = costs::add(context.history.cost(), attempt.costs.totals()).wall_us;
-        let stop = stop(contract, step, engine.counters(), &selection, wall_us);
+        let wall_us = costs::add(history.cost(), attempt.costs.totals()).wall_us;
+        let stop = stop(contract, step, engine.counters(), &self.selection, wall_us);
         if stop.is_some() && !streams.iter().all(is_known) {
             // Where the clock makes a resume point the last step, its state
             // gains evaluations and is saved again.
-            resumed = None;
+            self.resumed = None;
             let is_done = |stream: &EvaluationStream| {
                 evaluated.iter().any(|done: &Evaluated<'_>| done.stream.name == stream.name)
             };
@@ -192,35 +249,34 @@ pub fn train(
                 }
             }
             if is_interrupted {
-                break Ending::Interrupted(interrupt.received());
+                return Ok(Some(Ending::Interrupted(interrupt.received())));
             }
-            observe(&mut selection, step, &evaluated[first_missing..]);
+            observe(&mut self.selection, step, &evaluated[first_missing..]);
         }
         for evaluation in &evaluated {
-            let of_stream = values.entry(evaluation.stream.name.clone()).or_default();
+            let of_stream = self.values.entry(evaluation.stream.name.clone()).or_default();
             of_stream.insert(step, evaluation.outcome.value);
         }
 
         // --------------------------------------------------- Record evaluations
-        let is_saved = resumed.is_some();
+        let is_saved = self.resumed.is_some();
         let is_due = step.is_multiple_of(contract.checkpoints.every_steps) || stop.is_some();
         let needs_tensors = is_due && !is_saved || has_digests;
         let tensors = if needs_tensors { Some(engine.capture()?) } else { None };
         let derivation = Derivation {
             contract,
             counters: engine.counters(),
-            num_train_examples,
-            plan: context.plan,
-            selection: selection.state(),
+            num_train_examples: engine.num_train_examples(),
+            plan,
+            selection: self.selection.state(),
             step,
         };
-        let snapshot =
-            tensors.as_ref().map(|tensors| Snapshot { derivation, frozen: context.frozen, tensors });
-        if let Some(update) = pending.take() {
+        let snapshot = tensors.as_ref().map(|tensors| Snapshot { derivation, frozen, tensors });
+        if let Some(update) = self.pending.take() {
             let digests = snapshot.as_ref().map(|snapshot| save::state_digests(attempt, snapshot));
             record_step(attempt, step, &update, digests.transpose()?)?;
         }
-        let model = match (&tensors, &resumed) {
+        let model = match (&tensors, &self.resumed) {
             (_, Some(saved)) => Some(saved.model),
             (Some(tensors), None) if is_due => Some(save::model_digest(tensors)?),
             _ => None,
@@ -231,54 +287,54 @@ pub fn train(
 
         // ---------------------------------------------------------------- Save
         attempt.enter("train");
-        let saved = match (&resumed, &snapshot, model) {
+        let saved = match (&self.resumed, &snapshot, model) {
             (Some(saved), _, _) => Some(saved.clone()),
             (None, Some(snapshot), Some(model)) if is_due => {
-                if let Some(floor) = floors::check(&contract.floors, &store, checkpoint_bytes)? {
-                    break Ending::Floor(floor);
+                if let Some(floor) = floors::check(&contract.floors, &self.store, self.checkpoint_bytes)? {
+                    return Ok(Some(Ending::Floor(floor)));
                 }
-                let saved = save::save(attempt, snapshot, context.ledger_folder)?;
-                save::check_model(&saved, model, &store)?;
-                checkpoint_bytes = saved.num_bytes;
+                let saved = save::save(attempt, snapshot, ledger_folder)?;
+                save::check_model(&saved, model, &self.store)?;
+                self.checkpoint_bytes = saved.num_bytes;
                 Some(saved)
             }
             _ => None,
         };
 
         // --------------------------------------------------------------- Admit
-        let value = values.get(&contract.selection.stream).and_then(|values| values.get(&step)).copied();
+        let value = self.values.get(&contract.selection.stream).and_then(|values| values.get(&step)).copied();
         if let (Some(saved), Some(value)) = (&saved, value)
             && is_of_family(contract, step, stop.is_some())
-            && candidates.get(&step).is_none_or(|known| known.checkpoint != saved.checkpoint)
+            && self.candidates.get(&step).is_none_or(|known| known.checkpoint != saved.checkpoint)
         {
             let candidate = admit(attempt, step, saved, value)?;
-            candidates.insert(step, candidate);
+            self.candidates.insert(step, candidate);
         }
-        resumed = None;
+        self.resumed = None;
 
         // ---------------------------------------------------------- Go on or not
         if let Some((outcome, reason)) = stop {
-            break Ending::Last { outcome, reason };
+            return Ok(Some(Ending::Last { outcome, reason }));
         }
-        if floors_read.is_none_or(|read| read.elapsed() >= FLOORS_EVERY) {
-            floors_read = Some(Instant::now());
-            if let Some(floor) = floors::check(&contract.floors, &store, checkpoint_bytes)? {
-                break Ending::Floor(floor);
+        if self.floors_read.is_none_or(|read| read.elapsed() >= FLOORS_EVERY) {
+            self.floors_read = Some(Instant::now());
+            if let Some(floor) = floors::check(&contract.floors, &self.store, self.checkpoint_bytes)? {
+                return Ok(Some(Ending::Floor(floor)));
             }
         }
         if interrupt.is_set() {
-            break Ending::Interrupted(interrupt.received());
+            return Ok(Some(Ending::Interrupted(interrupt.received())));
         }
 
         // -------------------------------------------------------------- Update
         let started = Instant::now();
         let Some(outcome) = engine.step(interrupt.flag())? else {
-            break Ending::Interrupted(interrupt.received());
+            return Ok(Some(Ending::Interrupted(interrupt.received())));
         };
-        step += 1;
-        pending = Some(Pending { duration: started.elapsed(), outcome });
-    };
-    Ok(Trained { candidates, ending, values })
+        self.step += 1;
+        self.pending = Some(Pending { duration: started.elapsed(), outcome });
+        Ok(None)
+    }
 }
 
 /// Candidates of earlier attempts that still stand at the resume point.

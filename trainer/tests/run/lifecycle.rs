@@ -2,9 +2,12 @@
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
+use schemas::body::Outcome;
 use schemas::state::CheckpointManifest;
 use trainer::engine::Engine;
 use trainer::export::{self, FileKind, NamedTensor};
+use trainer::run::train::{Ending, Training};
+use trainer::run::{self, RunOptions};
 
 use crate::common::{self, Fixture};
 use crate::folder::{LONG, RunFolder};
@@ -38,6 +41,41 @@ fn an_uninterrupted_run_leaves_the_entries_that_the_contract_determines() -> Res
     let end = &folder.bodies("run.end")?[0];
     assert_eq!(end["det"]["counters"]["examples"], 32);
     assert_eq!(end["obs"]["cost"]["num_steps_executed"], 8);
+    Ok(())
+}
+
+/// What the bench of a step's cost relies on.
+#[test]
+fn turns_of_the_loop_number_their_own_steps_whatever_the_engine_does_between() -> Result<()> {
+    let folder = RunFolder::new(|_| ())?;
+    let keys = Some(folder.path().join("keys"));
+    let options = RunOptions { is_quiet: true, keys, ledger: folder.ledger(), ..RunOptions::default() };
+    let mut num_endings = 0;
+    let report = run::run_with(&options, &mut |attempt, engine, context, resume| {
+        let mut training = Training::begin(attempt, context, resume)?;
+        for _ in 0..2 {
+            for _ in 0..2 {
+                num_endings += u32::from(training.turn(attempt, engine)?.is_some());
+            }
+            engine.step(context.interrupt.flag())?;
+        }
+        attempt.flush()?;
+        Ok(training.finish(Ending::Interrupted(context.interrupt.received())))
+    })?;
+    assert_eq!((num_endings, report.outcome, report.run_ended), (0, Outcome::Interrupted, false));
+
+    // Six updates were made. The third and the sixth were no turn's, and the
+    // entry of the fifth was still to come.
+    let entries = folder.entries()?;
+    let steps: Vec<Option<u64>> = entries
+        .iter()
+        .filter(|entry| entry.body.kind().name() == "step")
+        .map(|entry| entry.header.step)
+        .collect();
+    assert_eq!(steps, [Some(1), Some(2), Some(3)]);
+    let examples: Vec<Option<u64>> =
+        folder.bodies("step")?.iter().map(|body| body["det"]["counters"]["examples"].as_u64()).collect();
+    assert_eq!(examples, [Some(4), Some(8), Some(16)]);
     Ok(())
 }
 
