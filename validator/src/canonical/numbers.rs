@@ -1,0 +1,242 @@
+//! Which spellings of a number are canonical.
+//!
+//! The spelling of a double is derived in `crate::number`; here it is compared
+//! with what is stored, by the cheapest test that decides.
+
+use crate::number::Decimal;
+
+/// Which of the two canonical forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Entry,
+    Contract,
+}
+
+/// The value of `0` or `-?[1-9][0-9]*` up to 2^53.
+pub(crate) fn read_integer(text: &[u8]) -> Result<i64, &'static str> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    match digits {
+        [] => return Err("not a number"),
+        [b'0'] if digits.len() == text.len() => return Ok(0),
+        [b'0', ..] => return Err("an integer with a leading zero, or minus zero"),
+        // 2^53 has 16 digits, so the sum below cannot overflow.
+        _ if digits.len() > 16 => return Err("an integer beyond 2^53"),
+        _ => {}
+    }
+    let mut value = 0u64;
+    for byte in digits {
+        if !byte.is_ascii_digit() {
+            return Err("not a number");
+        }
+        value = value * 10 + u64::from(byte - b'0');
+    }
+    if value > schemas::MAX_JSON_INTEGER {
+        return Err("an integer beyond 2^53");
+    }
+    let value = value.cast_signed();
+    Ok(if digits.len() == text.len() { value } else { -value })
+}
+
+/// The number grammar of RFC 8259, section 6.
+fn is_grammatical(text: &[u8]) -> bool {
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut rest = text.strip_prefix(b"-").unwrap_or(text);
+    let integer = digits(rest);
+    if integer == 0 || (integer > 1 && rest[0] == b'0') {
+        return false;
+    }
+    rest = &rest[integer..];
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let count = digits(fraction);
+        if count == 0 {
+            return false;
+        }
+        rest = &fraction[count..];
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        let exponent =
+            exponent.strip_prefix(b"+").or_else(|| exponent.strip_prefix(b"-")).unwrap_or(exponent);
+        let count = digits(exponent);
+        if count == 0 {
+            return false;
+        }
+        rest = &exponent[count..];
+    }
+    rest.is_empty()
+}
+
+/// A float in fixed notation, of the form that entries have for its size:
+/// `digits * 10^-num_decimals`.
+struct Fixed {
+    negative: bool,
+    digits: u64,
+    num_decimals: usize,
+}
+
+impl Fixed {
+    /// `None` for any other notation or form, and for more than 17 digits.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let (negative, text) = match text {
+            [b'-', rest @ ..] => (true, rest),
+            _ => (false, text),
+        };
+        let (mut digits, mut point, mut leading_zeros) = (0u64, None, 0);
+        // Seventeen digits, a point, and the zeros that may stand before digits.
+        if text.len() > 23 {
+            return None;
+        }
+        for (at, &byte) in text.iter().enumerate() {
+            match byte {
+                b'0'..=b'9' => {
+                    digits = digits.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
+                    leading_zeros += usize::from(digits == 0);
+                }
+                b'.' if point.is_none() => point = Some(at),
+                _ => return None,
+            }
+        }
+        let point = point?;
+        let num_decimals = text.len() - point - 1;
+        let is_whole = text.ends_with(b".0");
+        // Zero has no other form. Below one: `0.` and at most four zeros; from
+        // one on no zero leads. Decimals do not end in zero, unless it is alone.
+        let is_formed = match point {
+            0 => false,
+            1 if text[0] == b'0' => leading_zeros <= 5 && (digits != 0 || is_whole),
+            _ => text[0] != b'0' && point <= 16,
+        };
+        let num_digits = text.len() - 1 - leading_zeros.min(text.len() - 1);
+        let ends_well = num_decimals > 0 && (is_whole || !text.ends_with(b"0"));
+        (is_formed && ends_well && num_digits <= 17).then_some(Self { negative, digits, num_decimals })
+    }
+
+    /// The double that it means, where it is seen that no shorter decimal means
+    /// the same and no other of its length is closer. `None` says nothing.
+    fn shortest(&self, text: &[u8]) -> Option<f64> {
+        // Decimals of up to 15 digits in the normal range are read to distinct
+        // doubles (15 = DBL_DIG). Such a number of digits and such a power of ten
+        // are doubles, so their quotient is rounded once.
+        if self.digits < 10u64.pow(15) {
+            let value = self.digits as f64 / POWERS_OF_TEN.get(self.num_decimals)?;
+            return Some(if self.negative { -value } else { value });
+        }
+        let value = parse(text)?;
+        let (mantissa, num_halvings) = significand(value)?;
+        // In units of 2^-halvings * 10^-decimals: the double, what is written, and
+        // half the distance from the double to its neighbours.
+        let power = 10u128.checked_pow(u32::try_from(self.num_decimals).ok()?)?;
+        let exact = u128::from(mantissa).checked_mul(power)?;
+        let scaled = |digits: u64| {
+            let digits = u128::from(digits);
+            (digits.leading_zeros() > num_halvings).then(|| digits << num_halvings)
+        };
+        let distance = |digits: u64| Some(2 * scaled(digits)?.abs_diff(exact));
+        let shorter = self.digits / 10 * 10;
+        let is_closest = distance(self.digits)? < 1u128.checked_shl(num_halvings)?;
+        let is_shortest = distance(shorter)? > power && distance(shorter + 10)? > power;
+        (is_closest && is_shortest).then_some(value)
+    }
+}
+
+/// Powers of ten that a binary64 holds.
+const POWERS_OF_TEN: [f64; 23] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
+    1e19, 1e20, 1e21, 1e22,
+];
+
+/// The magnitude of a normal double as an integer and how often to halve it;
+/// `None` where its distances to its neighbours differ, and for large values.
+fn significand(value: f64) -> Option<(u64, u32)> {
+    const FRACTION_BITS: u32 = 52;
+    let bits = value.to_bits();
+    let biased = (bits >> FRACTION_BITS) & 0x7ff;
+    let fraction = bits & ((1 << FRACTION_BITS) - 1);
+    if biased == 0 || fraction == 0 {
+        return None;
+    }
+    let num_halvings = u32::try_from(1075u64.checked_sub(biased)?).ok()?;
+    Some((fraction | 1 << FRACTION_BITS, num_halvings))
+}
+
+/// The double that a float means, where a short computation shows that it is
+/// spelled as entries spell that: most floats are.
+pub(super) fn read_quickly(text: &[u8]) -> Option<f64> {
+    Fixed::parse(text)?.shortest(text)
+}
+
+/// The double that a float means, where it is spelled as its dialect spells that.
+pub(super) fn read_float(text: &[u8], dialect: Dialect) -> Result<f64, &'static str> {
+    if !is_grammatical(text) {
+        return Err("not a number");
+    }
+    let spell = |decimal: &Decimal| match dialect {
+        Dialect::Entry => decimal.spell_entry(),
+        Dialect::Contract => decimal.spell_contract(),
+    };
+    if let Some(value) = parse(text).filter(|value| value.is_finite())
+        && spell(&Decimal::shortest(value)).as_bytes() == text
+    {
+        return Ok(value);
+    }
+    // What is wrong: the digits, or only how they are written.
+    let decimal = Decimal::parse(text).ok_or("more digits than a binary64 has")?;
+    if spell(&decimal).as_bytes() == text {
+        Err("a number does not have the shortest digits")
+    } else {
+        Err("a number is not spelled canonically")
+    }
+}
+
+fn parse(text: &[u8]) -> Option<f64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Judges floats, and remembers a few spellings that it found canonical: rates
+/// and decays repeat from group to group and from step to step.
+pub(crate) struct Floats {
+    dialect: Dialect,
+    slots: [Option<CachedFloat>; Floats::NUM_SLOTS],
+}
+
+#[derive(Clone, Copy)]
+struct CachedFloat {
+    text: [u8; CachedFloat::MAX_LEN],
+    len: usize,
+    value: f64,
+}
+
+impl CachedFloat {
+    /// Sign, 17 digits, point, and an exponent of three digits.
+    const MAX_LEN: usize = 24;
+}
+
+impl Floats {
+    const NUM_SLOTS: usize = 8;
+
+    pub(crate) const fn new(dialect: Dialect) -> Self {
+        Self { dialect, slots: [None; Self::NUM_SLOTS] }
+    }
+
+    /// Checks a spelling and gives the double that it means.
+    pub(crate) fn read(&mut self, text: &[u8]) -> Result<f64, &'static str> {
+        let quick = if self.dialect == Dialect::Entry { read_quickly(text) } else { None };
+        quick.map_or_else(|| self.read_long(text), Ok)
+    }
+
+    fn read_long(&mut self, text: &[u8]) -> Result<f64, &'static str> {
+        let last = text.last().copied().unwrap_or(0);
+        let slot = &mut self.slots[(usize::from(last) + text.len()) % Self::NUM_SLOTS];
+        if let Some(cached) = slot
+            && &cached.text[..cached.len] == text
+        {
+            return Ok(cached.value);
+        }
+        let value = read_float(text, self.dialect)?;
+        if text.len() <= CachedFloat::MAX_LEN {
+            let mut cached = CachedFloat { text: [0; CachedFloat::MAX_LEN], len: text.len(), value };
+            cached.text[..text.len()].copy_from_slice(text);
+            *slot = Some(cached);
+        }
+        Ok(value)
+    }
+}
