@@ -76,38 +76,8 @@ struct Fixed {
 impl Fixed {
     /// `None` for any other notation or form, and for more than 17 digits.
     fn parse(text: &[u8]) -> Option<Self> {
-        let (negative, text) = match text {
-            [b'-', rest @ ..] => (true, rest),
-            _ => (false, text),
-        };
-        let (mut digits, mut point, mut leading_zeros) = (0u64, None, 0);
-        // Seventeen digits, a point, and the zeros that may stand before digits.
-        if text.len() > 23 {
-            return None;
-        }
-        for (at, &byte) in text.iter().enumerate() {
-            match byte {
-                b'0'..=b'9' => {
-                    digits = digits.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
-                    leading_zeros += usize::from(digits == 0);
-                }
-                b'.' if point.is_none() => point = Some(at),
-                _ => return None,
-            }
-        }
-        let point = point?;
-        let num_decimals = text.len() - point - 1;
-        let is_whole = text.ends_with(b".0");
-        // Zero has no other form. Below one: `0.` and at most four zeros; from
-        // one on no zero leads. Decimals do not end in zero, unless it is alone.
-        let is_formed = match point {
-            0 => false,
-            1 if text[0] == b'0' => leading_zeros <= 5 && (digits != 0 || is_whole),
-            _ => text[0] != b'0' && point <= 16,
-        };
-        let num_digits = text.len() - 1 - leading_zeros.min(text.len() - 1);
-        let ends_well = num_decimals > 0 && (is_whole || !text.ends_with(b"0"));
-        (is_formed && ends_well && num_digits <= 17).then_some(Self { negative, digits, num_decimals })
+        let token = Token::read(text);
+        if token.length == text.len() { token.fixed(text) } else { None }
     }
 
     /// The double that it means, where it is seen that no shorter decimal means
@@ -138,6 +108,105 @@ impl Fixed {
     }
 }
 
+/// The digits with at most one point that bytes begin with.
+struct Token {
+    negative: bool,
+    /// Of all digits, where these are at most 19.
+    digits: u64,
+    /// Index of the point.
+    point: Option<usize>,
+    length: usize,
+}
+
+impl Token {
+    #[inline]
+    fn read(bytes: &[u8]) -> Self {
+        let negative = bytes.first() == Some(&b'-');
+        let (mut digits, mut point, mut length) = (0u64, None, usize::from(negative));
+        while let Some(byte) = bytes.get(length) {
+            let digit = byte.wrapping_sub(b'0');
+            if digit <= 9 {
+                digits = digits.wrapping_mul(10).wrapping_add(u64::from(digit));
+            } else if *byte == b'.' && point.is_none() {
+                point = Some(length);
+            } else {
+                break;
+            }
+            length += 1;
+        }
+        Self { negative, digits, point, length }
+    }
+
+    /// As a float of the form that entries have for its size; `text` is what was
+    /// read.
+    #[inline]
+    fn fixed(&self, text: &[u8]) -> Option<Fixed> {
+        let point = self.point?;
+        let first = usize::from(self.negative);
+        let (num_integer_digits, num_decimals) = (point - first, self.length - point - 1);
+        let is_whole = num_decimals == 1 && text.get(point + 1) == Some(&b'0');
+        // Decimals do not end in zero, unless it is alone.
+        let ends_well = num_decimals > 0 && (is_whole || text.get(self.length - 1) != Some(&b'0'));
+        // Zero has no other form. Below one: `0.` and at most four zeros, which do
+        // not count as digits; from one on no zero leads.
+        let is_formed = if text.get(first) == Some(&b'0') {
+            let least = POWERS_OF_TEN_U64.get(num_decimals.saturating_sub(5));
+            let is_large_enough = least.is_some_and(|least| self.digits >= *least);
+            num_integer_digits == 1
+                && num_decimals <= 19
+                && (is_large_enough || (self.digits == 0 && is_whole))
+        } else {
+            (1..=16).contains(&num_integer_digits) && num_integer_digits + num_decimals <= 17
+        };
+        let is_short = self.digits < POWERS_OF_TEN_U64[17];
+        let Self { negative, digits, .. } = *self;
+        (is_formed && ends_well && is_short).then_some(Fixed { negative, digits, num_decimals })
+    }
+
+    fn integer(&self, text: &[u8]) -> Option<i64> {
+        let first = usize::from(self.negative);
+        let num_digits = self.length - first;
+        let is_formed = text.get(first) != Some(&b'0') || self.length == 1;
+        let is_small = (1..=16).contains(&num_digits) && self.digits <= schemas::MAX_JSON_INTEGER;
+        let value = self.digits.cast_signed();
+        (is_formed && is_small).then_some(if self.negative { -value } else { value })
+    }
+}
+
+/// A number with its one meaning.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Number {
+    Integer(i64),
+    Float(f64),
+}
+
+/// The number that bytes of an entry begin with and its length, where a short
+/// computation shows that it is canonical: as most are.
+#[inline]
+pub(crate) fn read_quickly(bytes: &[u8]) -> Option<(Number, usize)> {
+    let token = Token::read(bytes);
+    // An exponent follows, or something that is not a number.
+    if matches!(bytes.get(token.length), Some(b'e' | b'E' | b'+' | b'-' | b'.')) {
+        return None;
+    }
+    let number = match token.point {
+        Some(_) => Number::Float(token.fixed(bytes)?.shortest(bytes.get(..token.length)?)?),
+        None => Number::Integer(token.integer(bytes)?),
+    };
+    Some((number, token.length))
+}
+
+/// Powers of ten of at most 17 digits, and one more.
+const POWERS_OF_TEN_U64: [u64; 18] = {
+    let mut powers = [1; 18];
+    let mut at = 1;
+    while at < 18 {
+        powers[at] = powers[at - 1] * 10;
+        at += 1;
+    }
+    powers
+};
+
 /// Powers of ten that a binary64 holds.
 const POWERS_OF_TEN: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
@@ -156,12 +225,6 @@ fn significand(value: f64) -> Option<(u64, u32)> {
     }
     let num_halvings = u32::try_from(1075u64.checked_sub(biased)?).ok()?;
     Some((fraction | 1 << FRACTION_BITS, num_halvings))
-}
-
-/// The double that a float means, where a short computation shows that it is
-/// spelled as entries spell that: most floats are.
-pub(super) fn read_quickly(text: &[u8]) -> Option<f64> {
-    Fixed::parse(text)?.shortest(text)
 }
 
 /// The double that a float means, where it is spelled as its dialect spells that.
@@ -219,8 +282,11 @@ impl Floats {
 
     /// Checks a spelling and gives the double that it means.
     pub(crate) fn read(&mut self, text: &[u8]) -> Result<f64, &'static str> {
-        let quick = if self.dialect == Dialect::Entry { read_quickly(text) } else { None };
-        quick.map_or_else(|| self.read_long(text), Ok)
+        let fixed = if self.dialect == Dialect::Entry { Fixed::parse(text) } else { None };
+        match fixed.and_then(|fixed| fixed.shortest(text)) {
+            Some(value) => Ok(value),
+            None => self.read_long(text),
+        }
     }
 
     fn read_long(&mut self, text: &[u8]) -> Result<f64, &'static str> {

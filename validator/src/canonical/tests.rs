@@ -1,6 +1,6 @@
 //! Accepted and refused spellings.
 
-use super::numbers::{read_float, read_quickly};
+use super::numbers::read_float;
 use super::*;
 
 fn check(text: &str, expected: Result<(), &str>) {
@@ -68,14 +68,52 @@ fn contract_json_follows_ecmascript() {
     assert!(check_contract_json("{\"\u{fb33}\":2,\"\u{1f600}\":1}".as_bytes()).is_err());
 }
 
-/// A quick reading is that of the full check; whether there was one.
+/// A quick reading is that of the full checks; whether there was one.
 fn check_quickly(text: &str) -> bool {
-    let Some(value) = read_quickly(text.as_bytes()) else { return false };
-    let full = read_float(text.as_bytes(), Dialect::Entry).expect(text);
-    assert_eq!(value.to_bits(), full.to_bits(), "{text}");
-    let read: f64 = text.parse().expect("a number");
-    assert_eq!(value.to_bits(), read.to_bits(), "{text}");
+    let quick = read_quickly(text.as_bytes());
+    // What follows a number is none of its business.
+    assert_eq!(read_quickly(format!("{text},1.5e").as_bytes()), quick, "{text}");
+    assert_eq!(read_quickly(format!("{text}e1").as_bytes()), None, "{text}");
+    let Some((number, length)) = quick else { return false };
+    assert_eq!(length, text.len(), "{text}");
+    match number {
+        Number::Integer(value) => assert_eq!(read_integer(text.as_bytes()), Ok(value), "{text}"),
+        Number::Float(value) => {
+            let full = read_float(text.as_bytes(), Dialect::Entry).expect(text);
+            assert_eq!(value.to_bits(), full.to_bits(), "{text}");
+            let read: f64 = text.parse().expect("a number");
+            assert_eq!(value.to_bits(), read.to_bits(), "{text}");
+        }
+    }
     true
+}
+
+#[test]
+fn every_canonical_integer_is_read_quickly() {
+    let texts = [
+        "0",
+        "1",
+        "-1",
+        "10",
+        "-10",
+        "00",
+        "01",
+        "-0",
+        "-",
+        "",
+        "--1",
+        "9007199254740992",
+        "9007199254740993",
+        "-9007199254740992",
+        "-9007199254740993",
+        "10000000000000000",
+        "18446744073709551616",
+        "1-",
+        "+1",
+    ];
+    for text in texts {
+        assert_eq!(check_quickly(text), read_integer(text.as_bytes()).is_ok(), "{text}");
+    }
 }
 
 #[test]

@@ -72,6 +72,7 @@ pub struct Pieces {
 
 impl Pieces {
     /// Adds a piece.
+    #[inline]
     pub fn add(&mut self, piece: &[u8]) {
         if self.gathered.len().saturating_add(piece.len()) > MAX_GATHERED_BYTES {
             let hasher = self.hasher.get_or_insert_with(blake3::Hasher::new);

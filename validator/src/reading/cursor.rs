@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::Memory;
-use crate::canonical::{MAX_DEPTH, escape, plain_length, read_integer};
+use crate::canonical::{MAX_DEPTH, Number, escape, plain_length, read_quickly};
 
 /// The bytes are not canonical, or not of the type that is asked for, or have a
 /// form that this reader leaves to others. Which of these, and where, is found
@@ -25,12 +25,6 @@ impl serde::de::Error for Refused {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self
     }
-}
-
-/// A number with its one meaning.
-pub(super) enum Number {
-    Integer(i64),
-    Float(f64),
 }
 
 /// Reads forward through one document.
@@ -87,13 +81,16 @@ impl<'de, 'm> Cursor<'de, 'm> {
     }
 
     /// Passes over `"name":`, of a name that needs no escape.
+    #[inline]
     pub(super) fn expect_key(&mut self, name: &str) -> Result<(), Refused> {
-        let rest = self.rest().strip_prefix(b"\"").and_then(|rest| rest.strip_prefix(name.as_bytes()));
-        if !rest.is_some_and(|rest| rest.starts_with(b"\":")) {
-            return Err(Refused);
+        let Some((b'"', rest)) = self.rest().split_first() else { return Err(Refused) };
+        match rest.split_at_checked(name.len()) {
+            Some((key, [b'"', b':', ..])) if is_same(key, name.as_bytes()) => {
+                self.at += name.len() + 3;
+                Ok(())
+            }
+            _ => Err(Refused),
         }
-        self.at += name.len() + 3;
-        Ok(())
     }
 
     /// Whether the bytes end here.
@@ -146,24 +143,43 @@ impl<'de, 'm> Cursor<'de, 'm> {
         self.text.get(start..self.at).ok_or(Refused)
     }
 
+    #[inline]
     pub(super) fn number(&mut self) -> Result<Number, Refused> {
-        let rest = self.rest();
-        let mut is_float = false;
-        let is_part = |byte: &&u8| match byte {
-            b'0'..=b'9' | b'-' => true,
-            b'.' | b'e' | b'E' | b'+' => {
-                is_float = true;
-                true
+        match read_quickly(self.rest()) {
+            Some((number, length)) => {
+                self.at += length;
+                Ok(number)
             }
-            _ => false,
-        };
-        let length = rest.iter().take_while(is_part).count();
-        let text = rest.get(..length).unwrap_or_default();
-        self.at += length;
-        if is_float {
-            self.memory.floats.read(text).map(Number::Float).map_err(|_| Refused)
-        } else {
-            read_integer(text).map(Number::Integer).map_err(|_| Refused)
+            None => self.float(),
         }
+    }
+
+    /// A number that is not read quickly: a float, or not canonical.
+    #[cold]
+    fn float(&mut self) -> Result<Number, Refused> {
+        let rest = self.rest();
+        let is_part = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'.' | b'e' | b'E' | b'+');
+        let text = &rest[..rest.iter().take_while(is_part).count()];
+        if !text.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E' | b'+')) {
+            return Err(Refused);
+        }
+        self.at += text.len();
+        self.memory.floats.read(text).map(Number::Float).map_err(|_| Refused)
+    }
+}
+
+/// Equality of keys, which are too short to be worth a call.
+#[inline]
+fn is_same(left: &[u8], right: &[u8]) -> bool {
+    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+    let both = |left: Option<&[u8; 8]>, right: Option<&[u8; 8]>| left.map(word) == right.map(word);
+    if left.len() != right.len() {
+        false
+    } else if left.len() < 8 {
+        left.iter().zip(right).all(|(left, right)| left == right)
+    } else if left.len() <= 16 {
+        both(left.first_chunk(), right.first_chunk()) && both(left.last_chunk(), right.last_chunk())
+    } else {
+        left == right
     }
 }

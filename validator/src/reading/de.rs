@@ -8,7 +8,8 @@ use serde::de::value::{BorrowedStrDeserializer, StringDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::cursor::{Cursor, Number, Refused};
+use super::cursor::{Cursor, Refused};
+use crate::canonical::Number;
 
 /// Depth of an entry's body, whose determined half is located.
 const BODY_DEPTH: u32 = 2;

@@ -39,7 +39,7 @@ impl EntryReader {
     /// When they are not, or may not be.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(Entry, Scan), Refused> {
         let text = std::str::from_utf8(bytes).map_err(|_| Refused)?;
-        let kind = find_kind(text)?;
+        let kind = find_kind(text, &mut self.memory)?;
         let mut cursor = Cursor::new(text, &mut self.memory);
         let entry = envelope(&mut cursor, kind)?;
         let is_other_form = || form::first_difference(&entry, bytes).is_some();
@@ -53,9 +53,15 @@ impl EntryReader {
 /// The kind as it stands after the body, which cannot be read without it. A key
 /// cannot occur within a string, where its quotes would be escaped; if this is
 /// not the envelope's key, the reader of the envelope finds another one.
-fn find_kind(text: &str) -> Result<Kind, Refused> {
+fn find_kind(text: &str, memory: &mut Memory) -> Result<Kind, Refused> {
     const KEY: &str = ",\"kind\":\"";
-    let (_, rest) = text.rsplit_once(KEY).ok_or(Refused)?;
+    // It stands mostly as far from the end as in the entry before.
+    let hinted = text.len().checked_sub(memory.kind_from_end).and_then(|at| text.get(at..));
+    let rest = match hinted.and_then(|rest| rest.strip_prefix(KEY)) {
+        Some(rest) => rest,
+        None => text.rsplit_once(KEY).ok_or(Refused)?.1,
+    };
+    memory.kind_from_end = rest.len() + KEY.len();
     let (name, _) = rest.split_once('"').ok_or(Refused)?;
     Kind::deserialize(BorrowedStrDeserializer::new(name))
 }
@@ -109,9 +115,11 @@ fn literal(cursor: &mut Cursor<'_, '_>, name: &str, value: &str) -> Result<(), R
     cursor.expect_byte(b'"')
 }
 
-/// What was judged before: spellings of floats, and lists of fields.
+/// What was found before: spellings of floats, lists of fields, and where the
+/// kind was.
 struct Memory {
     floats: Floats,
+    kind_from_end: usize,
     orders: [&'static [&'static str]; Memory::NUM_ORDERS],
 }
 
@@ -120,7 +128,7 @@ impl Memory {
     const NUM_ORDERS: usize = 32;
 
     const fn new() -> Self {
-        Self { floats: Floats::new(Dialect::Entry), orders: [&[]; Self::NUM_ORDERS] }
+        Self { floats: Floats::new(Dialect::Entry), kind_from_end: 0, orders: [&[]; Self::NUM_ORDERS] }
     }
 
     /// Whether fields are declared in the order that their keys must have, so

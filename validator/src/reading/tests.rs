@@ -95,7 +95,7 @@ fn every_entry_is_read_in_one_pass() {
     let mut kinds = std::collections::BTreeSet::new();
     for text in ENTRIES.iter() {
         assert!(compare(text.as_bytes()), "{text}");
-        kinds.insert(find_kind(text).expect("a kind"));
+        kinds.insert(find_kind(text, &mut Memory::new()).expect("a kind"));
     }
     assert!(kinds.len() >= 16, "{kinds:?}");
 }

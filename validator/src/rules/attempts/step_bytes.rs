@@ -96,8 +96,17 @@ fn float(value: &Float, out: &mut Vec<u8>) {
     out.extend_from_slice(&value.0.to_bits().to_le_bytes());
 }
 
+/// Seven bits to a byte, from the lowest, with the top bit set in all but the
+/// last (LEB128): most numbers of a step are small.
 fn numbers(values: &[u64], out: &mut Vec<u8>) {
-    values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+    for &value in values {
+        let mut rest = value;
+        while rest >= 0x80 {
+            out.push(rest.to_le_bytes()[0] | 0x80);
+            rest >>= 7;
+        }
+        out.push(rest.to_le_bytes()[0]);
+    }
 }
 
 fn count(length: usize, out: &mut Vec<u8>) {
