@@ -80,32 +80,44 @@ impl Fixed {
         if token.length == text.len() { token.fixed(text) } else { None }
     }
 
+    /// The double that it means, where it has at most 15 digits. Such decimals are
+    /// read to distinct doubles in the normal range (15 = DBL_DIG), so no shorter
+    /// one means the same. The digits and the power of ten are doubles, so their
+    /// quotient is rounded once.
+    #[inline]
+    fn short(&self) -> Option<f64> {
+        if self.digits >= POWERS_OF_TEN[15] {
+            return None;
+        }
+        let value = self.digits as f64 / *POWERS_OF_TEN.get(self.num_decimals)? as f64;
+        Some(if self.negative { -value } else { value })
+    }
+
     /// The double that it means, where it is seen that no shorter decimal means
     /// the same and no other of its length is closer. `None` says nothing.
     fn shortest(&self, text: &[u8]) -> Option<f64> {
-        // Decimals of up to 15 digits in the normal range are read to distinct
-        // doubles (15 = DBL_DIG). Such a number of digits and such a power of ten
-        // are doubles, so their quotient is rounded once.
-        if self.digits < 10u64.pow(15) {
-            let value = self.digits as f64 / POWERS_OF_TEN.get(self.num_decimals)?;
-            return Some(if self.negative { -value } else { value });
-        }
         let value = parse(text)?;
         let (mantissa, num_halvings) = significand(value)?;
         // In units of 2^-halvings * 10^-decimals: the double, what is written, and
         // half the distance from the double to its neighbours.
-        let power = 10u128.checked_pow(u32::try_from(self.num_decimals).ok()?)?;
-        let exact = u128::from(mantissa).checked_mul(power)?;
-        let scaled = |digits: u64| {
+        let power = u128::from(*POWERS_OF_TEN.get(self.num_decimals)?);
+        let exact = u128::from(mantissa) * power;
+        let distance = |digits: u64| {
             let digits = u128::from(digits);
-            (digits.leading_zeros() > num_halvings).then(|| digits << num_halvings)
+            let is_in_range = digits.leading_zeros() > num_halvings + 1;
+            is_in_range.then(|| 2 * (digits << num_halvings).abs_diff(exact))
         };
-        let distance = |digits: u64| Some(2 * scaled(digits)?.abs_diff(exact));
         let shorter = self.digits / 10 * 10;
         let is_closest = distance(self.digits)? < 1u128.checked_shl(num_halvings)?;
         let is_shortest = distance(shorter)? > power && distance(shorter + 10)? > power;
         (is_closest && is_shortest).then_some(value)
     }
+}
+
+/// The double that a float of an entry means, where exact arithmetic shows that
+/// it is spelled canonically.
+pub(super) fn read_fixed(text: &[u8]) -> Option<f64> {
+    Fixed::parse(text)?.shortest(text)
 }
 
 /// The digits with at most one point that bytes begin with.
@@ -150,7 +162,7 @@ impl Token {
         // Zero has no other form. Below one: `0.` and at most four zeros, which do
         // not count as digits; from one on no zero leads.
         let is_formed = if text.get(first) == Some(&b'0') {
-            let least = POWERS_OF_TEN_U64.get(num_decimals.saturating_sub(5));
+            let least = POWERS_OF_TEN.get(num_decimals.saturating_sub(5));
             let is_large_enough = least.is_some_and(|least| self.digits >= *least);
             num_integer_digits == 1
                 && num_decimals <= 19
@@ -158,7 +170,7 @@ impl Token {
         } else {
             (1..=16).contains(&num_integer_digits) && num_integer_digits + num_decimals <= 17
         };
-        let is_short = self.digits < POWERS_OF_TEN_U64[17];
+        let is_short = self.digits < POWERS_OF_TEN[17];
         let Self { negative, digits, .. } = *self;
         (is_formed && ends_well && is_short).then_some(Fixed { negative, digits, num_decimals })
     }
@@ -190,28 +202,22 @@ pub(crate) fn read_quickly(bytes: &[u8]) -> Option<(Number, usize)> {
         return None;
     }
     let number = match token.point {
-        Some(_) => Number::Float(token.fixed(bytes)?.shortest(bytes.get(..token.length)?)?),
+        Some(_) => Number::Float(token.fixed(bytes)?.short()?),
         None => Number::Integer(token.integer(bytes)?),
     };
     Some((number, token.length))
 }
 
-/// Powers of ten of at most 17 digits, and one more.
-const POWERS_OF_TEN_U64: [u64; 18] = {
-    let mut powers = [1; 18];
+/// Powers of ten that 64 bits hold; all are doubles too.
+const POWERS_OF_TEN: [u64; 20] = {
+    let mut powers = [1; 20];
     let mut at = 1;
-    while at < 18 {
+    while at < 20 {
         powers[at] = powers[at - 1] * 10;
         at += 1;
     }
     powers
 };
-
-/// Powers of ten that a binary64 holds.
-const POWERS_OF_TEN: [f64; 23] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
-    1e19, 1e20, 1e21, 1e22,
-];
 
 /// The magnitude of a normal double as an integer and how often to halve it;
 /// `None` where its distances to its neighbours differ, and for large values.
@@ -282,14 +288,10 @@ impl Floats {
 
     /// Checks a spelling and gives the double that it means.
     pub(crate) fn read(&mut self, text: &[u8]) -> Result<f64, &'static str> {
-        let fixed = if self.dialect == Dialect::Entry { Fixed::parse(text) } else { None };
-        match fixed.and_then(|fixed| fixed.shortest(text)) {
-            Some(value) => Ok(value),
-            None => self.read_long(text),
+        let is_entry = self.dialect == Dialect::Entry;
+        if let Some(value) = is_entry.then(|| Fixed::parse(text)?.short()).flatten() {
+            return Ok(value);
         }
-    }
-
-    fn read_long(&mut self, text: &[u8]) -> Result<f64, &'static str> {
         let last = text.last().copied().unwrap_or(0);
         let slot = &mut self.slots[(usize::from(last) + text.len()) % Self::NUM_SLOTS];
         if let Some(cached) = slot
@@ -297,7 +299,10 @@ impl Floats {
         {
             return Ok(cached.value);
         }
-        let value = read_float(text, self.dialect)?;
+        let value = match is_entry.then(|| read_fixed(text)).flatten() {
+            Some(value) => value,
+            None => read_float(text, self.dialect)?,
+        };
         if text.len() <= CachedFloat::MAX_LEN {
             let mut cached = CachedFloat { text: [0; CachedFloat::MAX_LEN], len: text.len(), value };
             cached.text[..text.len()].copy_from_slice(text);

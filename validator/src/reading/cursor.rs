@@ -155,7 +155,6 @@ impl<'de, 'm> Cursor<'de, 'm> {
     }
 
     /// A number that is not read quickly: a float, or not canonical.
-    #[cold]
     fn float(&mut self) -> Result<Number, Refused> {
         let rest = self.rest();
         let is_part = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'.' | b'e' | b'E' | b'+');
