@@ -14,6 +14,7 @@ use crate::error::AuditError;
 use crate::evidence::{Evidence, MAX_DOCUMENT_BYTES, ValNumbers};
 use crate::frozen::Frozen;
 use crate::heads::{HeadSinks, HeadWatch, MAX_HEAD_FILE_BYTES};
+use crate::reading::EntryReader;
 use crate::roots::Roots;
 use crate::row::{RowCheck, RowContext};
 use crate::rule::{At, Check, Outcome, RuleInfo, Sink, unavailable};
@@ -177,6 +178,7 @@ struct Pass<'a> {
     head_sinks: HeadSinks,
     read: Option<&'a ContractRead>,
     summary: Summary,
+    reader: EntryReader,
     frontier: Frontier,
     roots: Roots,
     said: Said,
@@ -220,6 +222,7 @@ impl<'a> Pass<'a> {
             head_sinks,
             read,
             summary: Summary::new(read.map(|read| &read.contract)),
+            reader: EntryReader::new(),
             frontier: Frontier::new(),
             roots: Roots::new(said.sizes()),
             said,
@@ -249,7 +252,7 @@ impl<'a> Pass<'a> {
 
     fn row(&mut self, row: store::Row<'_>) {
         let position = self.frontier.size();
-        let context = RowContext::new(position, row, self.read.map(|read| &read.identity));
+        let context = RowContext::new(position, row, self.read.map(|read| &read.identity), &mut self.reader);
         for running in &mut self.rows {
             running.check.row(&context, &mut running.sink);
         }

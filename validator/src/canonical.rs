@@ -6,13 +6,15 @@
 //! since keys ascend strictly; and it tells where an entry's determined half
 //! lies, so that it need not be written again to be hashed.
 
+mod numbers;
+
 use std::fmt;
 use std::ops::Range;
 
-use crate::number::Decimal;
+pub(crate) use numbers::{Dialect, Floats, Number, read_integer, read_quickly};
 
 /// Deepest nesting of either dialect.
-const MAX_DEPTH: u32 = 64;
+pub(crate) const MAX_DEPTH: u32 = 64;
 
 /// Where and how bytes differ from their canonical form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,17 +56,11 @@ pub fn check_contract_json(bytes: &[u8]) -> Result<(), Problem> {
     check(bytes, Dialect::Contract).map(|_| ())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Dialect {
-    Entry,
-    Contract,
-}
-
 fn check(bytes: &[u8], dialect: Dialect) -> Result<Scan, Problem> {
     if let Err(error) = std::str::from_utf8(bytes) {
         return Err(Problem { offset: error.valid_up_to(), what: "not UTF-8" });
     }
-    let mut scanner = Scanner { bytes, at: 0, dialect, scan: Scan::default(), cache: FloatCache::default() };
+    let mut scanner = Scanner { bytes, at: 0, dialect, scan: Scan::default(), floats: Floats::new(dialect) };
     scanner.value(0, Place::Root)?;
     if scanner.at == bytes.len() {
         Ok(scanner.scan)
@@ -86,7 +82,7 @@ struct Scanner<'a> {
     at: usize,
     dialect: Dialect,
     scan: Scan,
-    cache: FloatCache,
+    floats: Floats,
 }
 
 /// One key as it stands between its quotes.
@@ -241,22 +237,7 @@ impl Scanner<'_> {
     }
 
     fn escape(&mut self) -> Result<(), Problem> {
-        let length = match &self.bytes[self.at + 1..] {
-            [b'"' | b'\\' | b'b' | b't' | b'n' | b'f' | b'r', ..] => 2,
-            [b'u', b'0', b'0', high @ (b'0' | b'1'), low, ..] => {
-                let digit = match low {
-                    b'0'..=b'9' => low - b'0',
-                    b'a'..=b'f' => low - b'a' + 10,
-                    _ => return Err(self.problem("an escape that canonical form does not use")),
-                };
-                let code = (high - b'0') * 16 + digit;
-                if matches!(code, 8 | 9 | 10 | 12 | 13) {
-                    return Err(self.problem("a long escape where a short one exists"));
-                }
-                6
-            }
-            _ => return Err(self.problem("an escape that canonical form does not use")),
-        };
+        let (length, _) = escape(&self.bytes[self.at..]).map_err(|what| self.problem(what))?;
         self.at += length;
         Ok(())
     }
@@ -277,20 +258,43 @@ impl Scanner<'_> {
         // Contracts spell integers and floats alike; one that a double cannot
         // hold does not have the shortest digits.
         if !is_float && self.dialect == Dialect::Entry {
-            return check_integer(text).map_err(at_start);
+            return read_integer(text).map(|_| ()).map_err(at_start);
         }
-        if self.dialect == Dialect::Entry && is_short_fixed(text) || self.cache.contains(text) {
-            return Ok(());
-        }
-        check_float(text, self.dialect).map_err(at_start)?;
-        self.cache.insert(text);
-        Ok(())
+        self.floats.read(text).map(|_| ()).map_err(at_start)
     }
+}
+
+/// The escape that begins `bytes`, which begin with a backslash: its length, and
+/// the ASCII character that it stands for.
+pub(crate) fn escape(bytes: &[u8]) -> Result<(usize, u8), &'static str> {
+    const UNUSED: &str = "an escape that canonical form does not use";
+    let short = match bytes.get(1..).unwrap_or_default() {
+        [quoted @ (b'"' | b'\\'), ..] => *quoted,
+        [b'b', ..] => 8,
+        [b't', ..] => b'\t',
+        [b'n', ..] => b'\n',
+        [b'f', ..] => 12,
+        [b'r', ..] => b'\r',
+        [b'u', b'0', b'0', high @ (b'0' | b'1'), low, ..] => {
+            let digit = match low {
+                b'0'..=b'9' => low - b'0',
+                b'a'..=b'f' => low - b'a' + 10,
+                _ => return Err(UNUSED),
+            };
+            let code = (high - b'0') * 16 + digit;
+            if matches!(code, 8 | 9 | 10 | 12 | 13) {
+                return Err("a long escape where a short one exists");
+            }
+            return Ok((6, code));
+        }
+        _ => return Err(UNUSED),
+    };
+    Ok((2, short))
 }
 
 /// Bytes before the first that ends the plain part of a string; `None` when
 /// there is none. Eight at a time, since digests are most of an entry.
-fn plain_length(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn plain_length(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;
     // Exact for the lowest byte that is zero; what borrows above it is not looked at.
@@ -324,99 +328,6 @@ static STRING_STOPS: [bool; 256] = {
     table
 };
 
-/// `0` or `-?[1-9][0-9]*` up to 2^53.
-fn check_integer(text: &[u8]) -> Result<(), &'static str> {
-    let digits = text.strip_prefix(b"-").unwrap_or(text);
-    match digits {
-        [] => return Err("not a number"),
-        [b'0'] if digits.len() == text.len() => return Ok(()),
-        [b'0', ..] => return Err("an integer with a leading zero, or minus zero"),
-        // 2^53 has 16 digits, so the sum below cannot overflow.
-        _ if digits.len() > 16 => return Err("an integer beyond 2^53"),
-        _ => {}
-    }
-    let mut value = 0u64;
-    for byte in digits {
-        if !byte.is_ascii_digit() {
-            return Err("not a number");
-        }
-        value = value * 10 + u64::from(byte - b'0');
-    }
-    if value > schemas::MAX_JSON_INTEGER { Err("an integer beyond 2^53") } else { Ok(()) }
-}
-
-/// The number grammar of RFC 8259, section 6.
-fn is_grammatical(text: &[u8]) -> bool {
-    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let mut rest = text.strip_prefix(b"-").unwrap_or(text);
-    let integer = digits(rest);
-    if integer == 0 || (integer > 1 && rest[0] == b'0') {
-        return false;
-    }
-    rest = &rest[integer..];
-    if let Some(fraction) = rest.strip_prefix(b".") {
-        let count = digits(fraction);
-        if count == 0 {
-            return false;
-        }
-        rest = &fraction[count..];
-    }
-    if let [b'e' | b'E', exponent @ ..] = rest {
-        let exponent =
-            exponent.strip_prefix(b"+").or_else(|| exponent.strip_prefix(b"-")).unwrap_or(exponent);
-        let count = digits(exponent);
-        if count == 0 {
-            return false;
-        }
-        rest = &exponent[count..];
-    }
-    rest.is_empty()
-}
-
-/// Most floats: without an exponent and of at most 15 digits. Decimals of up to
-/// 15 digits in the normal range are read to distinct doubles (15 = DBL_DIG), so
-/// no shorter one can mean the same, and only the form is left to be checked.
-fn is_short_fixed(text: &[u8]) -> bool {
-    let text = text.strip_prefix(b"-").unwrap_or(text);
-    let Some(point) = text.iter().position(|&byte| byte == b'.') else { return false };
-    let (integer, fraction) = (&text[..point], &text[point + 1..]);
-    let are_digits = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    if text.len() > 16 || !are_digits(integer) || !are_digits(fraction) {
-        return false;
-    }
-    if fraction != b"0" && fraction.ends_with(b"0") {
-        return false;
-    }
-    match integer {
-        b"0" if fraction == b"0" => true,
-        b"0" => fraction.iter().take_while(|&&byte| byte == b'0').count() <= 4,
-        _ => integer[0] != b'0',
-    }
-}
-
-/// Whether a float is spelled as its dialect spells the double that it means.
-fn check_float(text: &[u8], dialect: Dialect) -> Result<(), &'static str> {
-    if !is_grammatical(text) {
-        return Err("not a number");
-    }
-    let spell = |decimal: &Decimal| match dialect {
-        Dialect::Entry => decimal.spell_entry(),
-        Dialect::Contract => decimal.spell_contract(),
-    };
-    let value = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
-    let value = value.filter(|value| value.is_finite());
-    if value.is_some_and(|value| spell(&Decimal::shortest(value)).as_bytes() == text) {
-        return Ok(());
-    }
-    // What is wrong: the digits, or only how they are written.
-    let decimal = Decimal::parse(text).ok_or("more digits than a binary64 has")?;
-    if spell(&decimal).as_bytes() == text {
-        Err("a number does not have the shortest digits")
-    } else {
-        Err("a number is not spelled canonically")
-    }
-}
-
 /// UTF-16 code units of a canonical string's content (RFC 8785, 3.2.3).
 fn units(raw: &[u8]) -> impl Iterator<Item = u16> + '_ {
     let mut unescaped = String::with_capacity(raw.len());
@@ -442,45 +353,6 @@ fn units(raw: &[u8]) -> impl Iterator<Item = u16> + '_ {
         }
     }
     unescaped.encode_utf16().collect::<Vec<_>>().into_iter()
-}
-
-/// Spellings that were found canonical within this document: rates and decays
-/// repeat from group to group.
-#[derive(Default)]
-struct FloatCache {
-    slots: [Option<CachedFloat>; FloatCache::NUM_SLOTS],
-}
-
-#[derive(Clone, Copy)]
-struct CachedFloat {
-    text: [u8; CachedFloat::MAX_LEN],
-    len: usize,
-}
-
-impl CachedFloat {
-    const MAX_LEN: usize = 24;
-}
-
-impl FloatCache {
-    const NUM_SLOTS: usize = 8;
-
-    fn slot(text: &[u8]) -> usize {
-        let last = text.last().copied().unwrap_or(0);
-        (usize::from(last) + text.len()) % Self::NUM_SLOTS
-    }
-
-    fn contains(&self, text: &[u8]) -> bool {
-        self.slots[Self::slot(text)].is_some_and(|cached| &cached.text[..cached.len] == text)
-    }
-
-    fn insert(&mut self, text: &[u8]) {
-        if text.len() > CachedFloat::MAX_LEN {
-            return;
-        }
-        let mut cached = CachedFloat { text: [0; CachedFloat::MAX_LEN], len: text.len() };
-        cached.text[..text.len()].copy_from_slice(text);
-        self.slots[Self::slot(text)] = Some(cached);
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! written again and compared with the stored bytes on the fly. Floats are
 //! passed over: the scanner has judged their spelling, and writing them again
 //! costs more than everything else together.
+//!
+//! Entries come here only where `reading` did not see their form on its way.
 
 use std::io;
 

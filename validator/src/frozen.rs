@@ -81,6 +81,7 @@ impl ExampleTable {
 
     /// One record; `None` beyond the end.
     #[must_use]
+    #[inline]
     pub fn get(&self, index: u64) -> Option<ExampleRecord> {
         let start = usize::try_from(index).ok()?.checked_mul(EXAMPLE_RECORD_BYTES)?;
         let start = start.checked_add(TABLE_HEADER_BYTES)?;

@@ -21,6 +21,7 @@ pub mod frozen;
 mod heads;
 pub mod note;
 mod number;
+mod reading;
 pub mod render;
 mod roots;
 mod row;

@@ -5,6 +5,7 @@ use schemas::ids::{KeyId, RunId};
 
 use crate::canonical::{Problem, Scan, check_entry_json};
 use crate::form;
+use crate::reading::EntryReader;
 use crate::rule::{Outcome, RuleInfo, Sink};
 use crate::store::Row;
 use crate::tree::leaf_hash;
@@ -31,25 +32,23 @@ pub(crate) struct RowContext<'a> {
 }
 
 impl<'a> RowContext<'a> {
-    /// Hashes, scans and parses a row. Bytes that are too long for an entry are
-    /// hashed but not looked into.
-    pub(crate) fn new(position: u64, row: Row<'a>, identity: Option<&'a Identity>) -> Self {
+    /// Hashes and reads a row. Bytes that are too long for an entry are hashed
+    /// but not looked into.
+    pub(crate) fn new(
+        position: u64,
+        row: Row<'a>,
+        identity: Option<&'a Identity>,
+        reader: &mut EntryReader,
+    ) -> Self {
         let leaf = leaf_hash(row.entry);
         let (scan, entry) = if row.entry.len() > schemas::MAX_ENTRY_BYTES {
             let what = "longer than the 65,535 bytes of an entry";
             (Err(Problem { offset: schemas::MAX_ENTRY_BYTES, what }), Err(what.to_owned()))
         } else {
-            let scan = check_entry_json(row.entry);
-            let entry = Entry::from_slice(row.entry).map_err(|error| error.to_string());
-            // Bytes that are not canonical differ in any case, which is GL003's to say.
-            let entry = entry.and_then(|entry| match form::first_difference(&entry, row.entry) {
-                Some(offset) if scan.is_ok() => Err(format!(
-                    "at byte {offset} the entry is not as it would be written: {}",
-                    excerpt(row.entry, offset)
-                )),
-                _ => Ok(entry),
-            });
-            (scan, entry)
+            match reader.read(row.entry) {
+                Ok((entry, scan)) => (Ok(scan), Ok(entry)),
+                Err(_) => look_closely(row.entry),
+            }
         };
         Self { position, row, leaf, scan, entry, identity }
     }
@@ -58,6 +57,21 @@ impl<'a> RowContext<'a> {
     pub(crate) fn canonical_entry(&self) -> Option<&Entry> {
         self.scan.as_ref().ok().and(self.entry.as_ref().ok())
     }
+}
+
+/// One pass for each question, which says what is wrong and where.
+pub(crate) fn look_closely(bytes: &[u8]) -> (Result<Scan, Problem>, Result<Entry, String>) {
+    let scan = check_entry_json(bytes);
+    let entry = Entry::from_slice(bytes).map_err(|error| error.to_string());
+    // Bytes that are not canonical differ in any case, which is GL003's to say.
+    let entry = entry.and_then(|entry| match form::first_difference(&entry, bytes) {
+        Some(offset) if scan.is_ok() => Err(format!(
+            "at byte {offset} the entry is not as it would be written: {}",
+            excerpt(bytes, offset)
+        )),
+        _ => Ok(entry),
+    });
+    (scan, entry)
 }
 
 fn excerpt(bytes: &[u8], offset: usize) -> String {

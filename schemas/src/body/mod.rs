@@ -8,7 +8,7 @@ mod checkpoint;
 mod fault;
 mod step;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::number::EntryFormatter;
 
@@ -76,6 +76,19 @@ macro_rules! bodies {
             pub fn from_json(kind: Kind, text: &str) -> Result<Self, serde_json::Error> {
                 Ok(match kind {
                     $(Kind::$name => Self::$name(Box::new(serde_json::from_str(text)?)),)*
+                })
+            }
+
+            /// As [`Body::from_json`], with a reader's own deserializer.
+            ///
+            /// # Errors
+            /// As the deserializer says.
+            pub fn deserialize<'de, D: Deserializer<'de>>(
+                kind: Kind,
+                deserializer: D,
+            ) -> Result<Self, D::Error> {
+                Ok(match kind {
+                    $(Kind::$name => Self::$name(Box::new(Halves::deserialize(deserializer)?)),)*
                 })
             }
 

@@ -1,5 +1,6 @@
 //! Accepted and refused spellings.
 
+use super::numbers::{read_fixed, read_float};
 use super::*;
 
 fn check(text: &str, expected: Result<(), &str>) {
@@ -67,23 +68,126 @@ fn contract_json_follows_ecmascript() {
     assert!(check_contract_json("{\"\u{fb33}\":2,\"\u{1f600}\":1}".as_bytes()).is_err());
 }
 
+/// A quick reading is that of the full checks; whether there was one.
+fn check_quickly(text: &str) -> bool {
+    let quick = read_quickly(text.as_bytes());
+    // What follows a number is none of its business.
+    assert_eq!(read_quickly(format!("{text},1.5e").as_bytes()), quick, "{text}");
+    assert_eq!(read_quickly(format!("{text}e1").as_bytes()), None, "{text}");
+    let Some((number, length)) = quick else { return false };
+    assert_eq!(length, text.len(), "{text}");
+    match number {
+        Number::Integer(value) => assert_eq!(read_integer(text.as_bytes()), Ok(value), "{text}"),
+        Number::Float(value) => {
+            let full = read_float(text.as_bytes(), Dialect::Entry).expect(text);
+            assert_eq!(value.to_bits(), full.to_bits(), "{text}");
+            let read: f64 = text.parse().expect("a number");
+            assert_eq!(value.to_bits(), read.to_bits(), "{text}");
+        }
+    }
+    true
+}
+
+/// A reading by exact arithmetic is that of the full check; whether there was one.
+fn check_exactly(text: &str) -> bool {
+    check_quickly(text);
+    let Some(value) = read_fixed(text.as_bytes()) else { return false };
+    let full = read_float(text.as_bytes(), Dialect::Entry).expect(text);
+    assert_eq!(value.to_bits(), full.to_bits(), "{text}");
+    true
+}
+
 #[test]
-fn the_short_form_agrees_with_the_full_check() {
-    let (mut num_short, parts) =
-        (0, ["", "0", "00", "1", "10", "01", "120", "00001", "000012", "9007199254740993"]);
-    for sign in ["", "-", "--"] {
+fn every_canonical_integer_is_read_quickly() {
+    let texts = [
+        "0",
+        "1",
+        "-1",
+        "10",
+        "-10",
+        "00",
+        "01",
+        "-0",
+        "-",
+        "",
+        "--1",
+        "9007199254740992",
+        "9007199254740993",
+        "-9007199254740992",
+        "-9007199254740993",
+        "10000000000000000",
+        "18446744073709551616",
+        "1-",
+        "+1",
+    ];
+    for text in texts {
+        assert_eq!(check_quickly(text), read_integer(text.as_bytes()).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn the_quick_reading_agrees_with_the_full_check() {
+    let parts = [
+        "",
+        "0",
+        "00",
+        "1",
+        "10",
+        "01",
+        "120",
+        "00001",
+        "000012",
+        "00000123456789012345",
+        "9007199254740993",
+        "123456789012345",
+        "123456789012345678",
+        "99999999999999999999999",
+        "1e5",
+        "1E5",
+        "+1",
+    ];
+    let mut num_quick = 0;
+    for sign in ["", "-", "--", "+"] {
         for integer in parts {
             for fraction in parts {
-                let text = format!("{sign}{integer}.{fraction}");
-                let is_short = is_short_fixed(text.as_bytes());
-                num_short += u32::from(is_short);
-                if is_short {
-                    assert_eq!(check_float(text.as_bytes(), Dialect::Entry), Ok(()), "{text}");
-                }
+                num_quick += u32::from(check_quickly(&format!("{sign}{integer}.{fraction}")));
             }
         }
     }
-    assert!(num_short > 20);
+    assert!(num_quick > 40, "{num_quick}");
+    for text in ["", ".", "-", "1", "1.", ".1", "1..2", "0.0", "-0.0", "0.00", "00.0", "1.0", "1.00"] {
+        check_quickly(text);
+    }
+}
+
+#[test]
+fn long_floats_are_read_exactly_and_their_neighbours_as_by_the_full_check() {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let (mut num_exact, mut num_doubles) = (0, 0);
+    for round in 0..60_000u32 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // From 2^-17 to 2^47: what is written in fixed notation, mostly.
+        let exponent = (1023 - 17 + (state >> 58)) << 52;
+        let mut bits = exponent | (state >> 12);
+        if round % 3 == 0 {
+            // Widened from single precision, where two decimals can be equally close.
+            bits &= !((1 << 29) - 1);
+        }
+        if round % 50 == 0 {
+            bits &= !((1 << 52) - 1);
+        }
+        let text = f64::from_bits(bits).to_string();
+        let Some((integer, fraction)) = text.split_once('.') else { continue };
+        num_doubles += 1;
+        num_exact += u32::from(check_exactly(&text));
+        let digits: u64 = format!("{integer}{fraction}").parse().expect("at most 17 digits");
+        for other in [digits - 1, digits + 1, digits - digits % 10 + 10, digits / 10, digits * 10 + 1] {
+            let padded = format!("{other:0width$}", width = fraction.len() + 1);
+            let (integer, fraction) = padded.split_at(padded.len() - fraction.len());
+            check_exactly(&format!("-{integer}.{fraction}"));
+        }
+    }
+    assert!(num_exact > num_doubles / 5 * 4, "{num_exact} of {num_doubles}");
 }
 
 #[test]

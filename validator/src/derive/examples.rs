@@ -58,33 +58,58 @@ pub fn num_targets(table: &ExampleTable, num_examples: Option<u64>) -> u64 {
     (0..limit).filter_map(|index| table.get(index)).map(|record| u64::from(record.num_targets)).sum()
 }
 
-/// Ids that are gathered before they are hashed.
-const MAX_BUFFER_BYTES: usize = 64 << 10;
+/// Bytes that are gathered before they are hashed.
+const MAX_GATHERED_BYTES: usize = 64 << 10;
 
-/// BLAKE3 over example ids in the order of consumption; `None` when an index is
-/// beyond the table. `buffer` is scratch space that a caller keeps: one hash of
-/// all bytes is several times faster than a hasher fed with ids. It stays
-/// bounded whatever batch a contract claims.
+/// BLAKE3 over many small pieces: one hash of all bytes is several times faster
+/// than a hasher fed with them. What is held stays bounded whatever a contract
+/// claims.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    gathered: Vec<u8>,
+    hasher: Option<blake3::Hasher>,
+}
+
+impl Pieces {
+    /// Adds a piece.
+    #[inline]
+    pub fn add(&mut self, piece: &[u8]) {
+        if self.gathered.len().saturating_add(piece.len()) > MAX_GATHERED_BYTES {
+            let hasher = self.hasher.get_or_insert_with(blake3::Hasher::new);
+            hasher.update(&self.gathered).update(piece);
+            self.gathered.clear();
+        } else {
+            self.gathered.extend_from_slice(piece);
+        }
+    }
+
+    /// The digest of all pieces since the last one; keeps the space for the next.
+    pub fn finish(&mut self) -> [u8; 32] {
+        let digest = match self.hasher.take() {
+            Some(mut hasher) => hasher.update(&self.gathered).finalize(),
+            None => blake3::hash(&self.gathered),
+        };
+        self.gathered.clear();
+        *digest.as_bytes()
+    }
+}
+
+/// BLAKE3 over example ids in the order of consumption, in which `examples`
+/// visits them; `None` when an index is beyond the table. `pieces` is scratch
+/// space that a caller keeps.
 #[must_use]
 pub fn ids_digest(
     table: &ExampleTable,
-    examples: impl IntoIterator<Item = u64>,
-    buffer: &mut Vec<u8>,
+    examples: impl FnOnce(&mut dyn FnMut(u64)),
+    pieces: &mut Pieces,
 ) -> Option<[u8; 32]> {
-    buffer.clear();
-    let mut hasher: Option<blake3::Hasher> = None;
-    for index in examples {
-        if buffer.len() >= MAX_BUFFER_BYTES {
-            hasher.get_or_insert_with(blake3::Hasher::new).update(buffer);
-            buffer.clear();
-        }
-        buffer.extend_from_slice(&table.get(index)?.id);
-    }
-    let digest = match &mut hasher {
-        Some(hasher) => hasher.update(buffer).finalize(),
-        None => blake3::hash(buffer),
-    };
-    Some(*digest.as_bytes())
+    let mut is_within = true;
+    examples(&mut |index| match table.get(index) {
+        Some(record) => pieces.add(&record.id),
+        None => is_within = false,
+    });
+    let digest = pieces.finish();
+    is_within.then_some(digest)
 }
 
 #[cfg(test)]
@@ -131,13 +156,20 @@ mod tests {
         let table = ExampleTable::parse(bytes).expect("a table");
         assert_eq!((num_targets(&table, None), num_targets(&table, Some(1))), (7, 4));
         let both = [[2u8; 32], [1; 32]].concat();
-        assert_eq!(ids_digest(&table, [1, 0], &mut Vec::new()), Some(*blake3::hash(&both).as_bytes()));
-        assert_eq!(ids_digest(&table, [2], &mut Vec::new()), None);
         let many: Vec<u64> = (0..5000).map(|index| index % 2).collect();
         let all: Vec<u8> =
             many.iter().flat_map(|index| [u8::try_from(index + 1).expect("small"); 32]).collect();
-        let mut buffer = Vec::new();
-        assert_eq!(ids_digest(&table, many, &mut buffer), Some(*blake3::hash(&all).as_bytes()));
-        assert!(buffer.len() <= MAX_BUFFER_BYTES);
+        let digest = |examples: &[u64], pieces: &mut Pieces| {
+            ids_digest(&table, |visit| examples.iter().copied().for_each(visit), pieces)
+        };
+        let mut pieces = Pieces::default();
+        assert_eq!(digest(&many, &mut pieces), Some(*blake3::hash(&all).as_bytes()));
+        assert!(pieces.gathered.capacity() <= 2 * MAX_GATHERED_BYTES);
+        // What is left of one digest is no part of the next.
+        assert_eq!(digest(&[0, 2], &mut pieces), None);
+        assert_eq!(digest(&[1, 0], &mut pieces), Some(*blake3::hash(&both).as_bytes()));
+        pieces.add(&all);
+        pieces.add(&both);
+        assert_eq!(pieces.finish(), *blake3::hash(&[&all[..], &both[..]].concat()).as_bytes());
     }
 }

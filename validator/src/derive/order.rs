@@ -4,6 +4,8 @@
 //! Eight Feistel rounds make a permutation of a power of four; cycle walking
 //! (Black and Rogaway, CT-RSA 2002) restricts it to the number of examples.
 
+use std::ops::Range;
+
 use sha2::{Digest as _, Sha512};
 
 /// Name of the stream that updates are drawn from.
@@ -53,15 +55,39 @@ impl EpochOrder {
         value
     }
 
-    fn pass(&self, value: u64) -> u64 {
-        let mask = (1u64 << self.half_bits) - 1;
-        let (mut left, mut right) = (value >> self.half_bits, value & mask);
-        for key in self.round_keys {
-            (left, right) = (right, left ^ (mix(right.wrapping_add(key)) & mask));
+    /// The examples at `positions`, each of which is below the number of
+    /// examples. Rounds wait for each other, and those of several positions do not.
+    #[must_use]
+    pub fn examples(&self, positions: [u64; LANES]) -> [u64; LANES] {
+        let mut values = self.passes(positions);
+        for value in &mut values {
+            while *value >= self.num_examples {
+                *value = self.pass(*value);
+            }
         }
-        left << self.half_bits | right
+        values
+    }
+
+    fn pass(&self, value: u64) -> u64 {
+        let [value] = self.passes([value]);
+        value
+    }
+
+    #[inline]
+    fn passes<const N: usize>(&self, values: [u64; N]) -> [u64; N] {
+        let mask = (1u64 << self.half_bits) - 1;
+        let mut halves = values.map(|value| (value >> self.half_bits, value & mask));
+        for key in self.round_keys {
+            for (left, right) in &mut halves {
+                (*left, *right) = (*right, *left ^ (mix(right.wrapping_add(key)) & mask));
+            }
+        }
+        halves.map(|(left, right)| left << self.half_bits | right)
     }
 }
+
+/// Positions whose examples are computed together.
+pub const LANES: usize = 4;
 
 /// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
 fn mix(mut z: u64) -> u64 {
@@ -94,11 +120,39 @@ impl Order {
         if position >= self.num_examples {
             return None;
         }
+        self.epoch(epoch).map(|order| order.example(position))
+    }
+
+    /// Calls `visit` with the example at each of the global positions, in order;
+    /// `None` when there are no examples.
+    pub fn for_each(&mut self, positions: Range<u64>, mut visit: impl FnMut(u64)) -> Option<()> {
+        let mut at = positions.start;
+        while at < positions.end {
+            let epoch = at.checked_div(self.num_examples)?;
+            let first = at % self.num_examples;
+            let count = (self.num_examples - first).min(positions.end - at);
+            let mut lanes = first..first + count;
+            // Positions behind the last one repeat it, and are not visited.
+            let order = self.epoch(epoch)?;
+            while !lanes.is_empty() {
+                let last = lanes.end - 1;
+                let start = lanes.start;
+                let examples = order.examples(std::array::from_fn(|lane| (start + lane as u64).min(last)));
+                let num_visited = (lanes.end - start).min(LANES as u64);
+                lanes.start += num_visited;
+                examples.iter().zip(0..num_visited).for_each(|(example, _)| visit(*example));
+            }
+            at += count;
+        }
+        Some(())
+    }
+
+    fn epoch(&mut self, epoch: u64) -> Option<&EpochOrder> {
         if self.current.as_ref().is_none_or(|(current, _)| *current != epoch) {
             let order = EpochOrder::new(&self.stream, self.seed, epoch, self.num_examples)?;
             self.current = Some((epoch, order));
         }
-        self.current.as_ref().map(|(_, order)| order.example(position))
+        self.current.as_ref().map(|(_, order)| order)
     }
 
     /// The example at a global position; `None` when there are no examples.
@@ -149,6 +203,25 @@ mod tests {
             seen.sort_unstable();
             assert_eq!(seen, (0..num_examples).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn ranges_visit_what_single_positions_give() {
+        for num_examples in [1, 2, 3, 10, 13, 64] {
+            let mut order = Order::new("train", 7, num_examples);
+            for (first, count) in [(0, 0), (0, 1), (5, 3), (0, 40), (9, 8), (63, 66), (1 << 40, 9)] {
+                let mut visited = Vec::new();
+                order.for_each(first..first + count, |example| visited.push(example)).expect("examples");
+                let expected: Vec<u64> = (first..first + count).filter_map(|at| order.global(at)).collect();
+                assert_eq!(visited.len() as u64, count);
+                assert_eq!(visited, expected, "{count} from {first} of {num_examples}");
+            }
+        }
+        assert_eq!(Order::new("train", 7, 0).for_each(0..1, |_| panic!("there is nothing")), None);
+        let mut order = Order::new("train", 7, u64::MAX);
+        let mut num_visited = 0;
+        order.for_each(u64::MAX - 3..u64::MAX, |_| num_visited += 1).expect("examples");
+        assert_eq!(num_visited, 3);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! begin nowhere else.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 
 use schemas::body::{Body, Kind};
 use schemas::digest::Digest;
@@ -26,6 +27,8 @@ pub struct Projection {
     hasher: Sha256,
     step: u64,
     lines: Lines,
+    /// Space of a line that was hashed, for the next one.
+    spare: Vec<u8>,
     /// State at the beginning of each saved step, and that step's lines.
     saved: BTreeMap<u64, (Sha256, Lines)>,
 }
@@ -64,7 +67,10 @@ impl Projection {
             self.advance(step);
         }
         let kind = entry.body.kind();
-        let mut line = format!("{} {step} ", kind.name()).into_bytes();
+        let mut line = std::mem::take(&mut self.spare);
+        line.clear();
+        // Writing to memory cannot fail.
+        let _ = write!(line, "{} {step} ", kind.name());
         line.extend_from_slice(det);
         line.push(b'\n');
         let place = (order, stream);
@@ -87,7 +93,8 @@ impl Projection {
     fn advance(&mut self, step: u64) {
         self.lines.sort();
         for (_, line) in self.lines.drain(..) {
-            self.hasher.update(line);
+            self.hasher.update(&line);
+            self.spare = line;
         }
         self.step = step;
     }

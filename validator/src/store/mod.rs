@@ -24,6 +24,10 @@ use crate::rule::{At, Sink};
 /// examples fits. A larger one is a finding.
 const MAX_VALUE_BYTES: i32 = 256 << 20;
 
+/// Pages that SQLite may hold, so that a ledger of up to this size is read from
+/// the file once, for the check of its pages and for its rows together.
+const MAX_CACHE_KIB: u32 = 64 << 10;
+
 /// First bytes of a SQLite file.
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
@@ -143,9 +147,10 @@ impl Store {
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
         connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)?;
         connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
-        connection.execute_batch(
-            "PRAGMA query_only = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY;",
-        )
+        connection.execute_batch(&format!(
+            "PRAGMA query_only = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY; \
+             PRAGMA cache_size = -{MAX_CACHE_KIB};"
+        ))
     }
 
     /// Entries in the file as SQLite counts them; for progress only.

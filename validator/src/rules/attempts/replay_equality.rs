@@ -8,6 +8,7 @@ use schemas::entry::Entry;
 use schemas::report::Route;
 
 use super::step_bytes;
+use crate::derive::examples::Pieces;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
@@ -101,16 +102,16 @@ impl Replay {
 
     /// Closes the span that a validated checkpoint ends.
     fn close(&mut self, entry: &Entry, step: u64, sink: &mut Sink) {
-        let mut hasher = blake3::Hasher::new();
+        let mut pieces = Pieces::default();
         for (key, digest) in
             self.open.iter().filter(|(key, _)| key.0 > self.first_step || self.first_step == 0)
         {
-            hasher.update(&key.0.to_le_bytes());
-            hasher.update(key.1.name().as_bytes());
-            hasher.update(key.2.as_bytes());
-            hasher.update(digest);
+            pieces.add(&key.0.to_le_bytes());
+            pieces.add(key.1.name().as_bytes());
+            pieces.add(key.2.as_bytes());
+            pieces.add(digest);
         }
-        let span = Span { digest: *hasher.finalize().as_bytes(), first_step: self.first_step };
+        let span = Span { digest: pieces.finish(), first_step: self.first_step };
         match self.spans.get(&step) {
             Some(earlier) if earlier.first_step == span.first_step && earlier.digest != span.digest => {
                 sink.rejected(

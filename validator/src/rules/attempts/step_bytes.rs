@@ -89,15 +89,24 @@ fn optional<T>(value: Option<&T>, out: &mut Vec<u8>, write: impl FnOnce(&T, &mut
 
 fn write_digest(digest: &Digest, out: &mut Vec<u8>) {
     out.push(digest.algorithm as u8);
-    out.extend(digest.bytes);
+    out.extend_from_slice(&digest.bytes);
 }
 
 fn float(value: &Float, out: &mut Vec<u8>) {
-    out.extend(value.0.to_bits().to_le_bytes());
+    out.extend_from_slice(&value.0.to_bits().to_le_bytes());
 }
 
+/// Seven bits to a byte, from the lowest, with the top bit set in all but the
+/// last (LEB128): most numbers of a step are small.
 fn numbers(values: &[u64], out: &mut Vec<u8>) {
-    values.iter().for_each(|value| out.extend(value.to_le_bytes()));
+    for &value in values {
+        let mut rest = value;
+        while rest >= 0x80 {
+            out.push(rest.to_le_bytes()[0] | 0x80);
+            rest >>= 7;
+        }
+        out.push(rest.to_le_bytes()[0]);
+    }
 }
 
 fn count(length: usize, out: &mut Vec<u8>) {
@@ -106,7 +115,7 @@ fn count(length: usize, out: &mut Vec<u8>) {
 
 fn text(value: &str, out: &mut Vec<u8>) {
     count(value.len(), out);
-    out.extend(value.as_bytes());
+    out.extend_from_slice(value.as_bytes());
 }
 
 #[cfg(test)]

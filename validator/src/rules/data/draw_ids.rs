@@ -32,13 +32,13 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     };
     let contract = &frozen.contract;
     let mut order = Order::new(UPDATE_STREAM, contract.seeds.data_order.0, table.num_examples());
-    let mut buffer = Vec::new();
+    let mut pieces = examples::Pieces::default();
     each_step(move |facts, sink| {
         let first = batch::first_position(&contract.batch, facts.step);
         let end = first.and_then(|first| first.checked_add(u64::from(contract.batch.global_examples)));
         let expected = first.zip(end).and_then(|(first, end)| {
-            let drawn = (first..end).filter_map(|position| order.global(position));
-            examples::ids_digest(table, drawn, &mut buffer)
+            let drawn = |visit: &mut dyn FnMut(u64)| _ = order.for_each(first..end, visit);
+            examples::ids_digest(table, drawn, &mut pieces)
         });
         let expected = expected.map(Digest::blake3);
         let actual = facts.det.draws.first().map(|draw| draw.ids);

@@ -10,6 +10,7 @@ use schemas::entry::Entry;
 use schemas::report::Route;
 
 use crate::derive::batch;
+use crate::derive::examples::Pieces;
 use crate::derive::order::{Order, UPDATE_STREAM};
 use crate::evidence::{Evidence, FileError, describe};
 use crate::frozen::{ExampleTable, Frozen};
@@ -32,8 +33,8 @@ declare_rule!(
 );
 
 /// Steps whose digests are kept one by one, so that a difference can be placed;
-/// beyond it only a running hash between saved steps is kept, so that memory
-/// does not grow with the steps.
+/// beyond it only a running hash of them between saved steps is kept, so that
+/// memory does not grow with the steps.
 const MAX_LISTED_STEPS: usize = 1 << 16;
 
 /// Consecutive steps of the logical run.
@@ -42,6 +43,7 @@ struct Span {
     first_step: u64,
     last_step: u64,
     listed: Vec<(u64, [u8; 32])>,
+    /// Over the digests of the steps that are not listed.
     rolling: blake3::Hasher,
 }
 
@@ -92,25 +94,34 @@ impl Inputs<'_> {
             return;
         }
         span.last_step = step;
-        span.rolling.update(&inputs);
+        // Within a span the listed steps come first.
         if self.num_listed < MAX_LISTED_STEPS {
             span.listed.push((entry.index, inputs));
             self.num_listed += 1;
+        } else {
+            span.rolling.update(&inputs);
         }
     }
 
     /// The digest that a step must have; errors in words.
-    fn expected(&self, files: &mut ShardFiles<'_>, order: &mut Order, step: u64) -> Result<[u8; 32], String> {
+    fn expected(
+        &self,
+        files: &mut ShardFiles<'_>,
+        order: &mut Order,
+        pieces: &mut Pieces,
+        step: u64,
+    ) -> Result<[u8; 32], String> {
         let global = u64::from(self.frozen.contract.batch.global_examples);
         let first =
             batch::first_position(&self.frozen.contract.batch, step).ok_or("the position leaves 64 bits")?;
-        let mut hasher = blake3::Hasher::new();
-        for position in first..first.saturating_add(global) {
-            let record = order.global(position).and_then(|index| self.table.get(index));
-            let record = record.ok_or("the example table is empty")?;
-            files.feed(&record, self.data, &mut hasher)?;
-        }
-        Ok(*hasher.finalize().as_bytes())
+        let mut fed = Ok(());
+        let drawn = order.for_each(first..first.saturating_add(global), |index| {
+            if let (Ok(()), Some(record)) = (&fed, self.table.get(index)) {
+                fed = files.feed(&record, self.data, pieces);
+            }
+        });
+        drawn.ok_or("the example table is empty")?;
+        fed.map(|()| pieces.finish())
     }
 
     fn compare(
@@ -120,15 +131,16 @@ impl Inputs<'_> {
         order: &mut Order,
         sink: &mut Sink,
     ) -> Result<(), String> {
-        let mut rolling = blake3::Hasher::new();
+        let (mut rolling, mut pieces) = (blake3::Hasher::new(), Pieces::default());
         let errors = sink.num_errors();
         for step in span.first_step..=span.last_step {
-            let expected = self.expected(files, order, step)?;
-            rolling.update(&expected);
+            let expected = self.expected(files, order, &mut pieces, step)?;
             let listed = usize::try_from(step - span.first_step).ok().and_then(|at| span.listed.get(at));
-            if let Some((index, actual)) = listed
-                && *actual != expected
-            {
+            let Some((index, actual)) = listed else {
+                rolling.update(&expected);
+                continue;
+            };
+            if *actual != expected {
                 let at = At::entry(*index, "/body/det/draws/0/inputs");
                 let message = format!("step {step} was fed other bytes than its examples have");
                 sink.rejected(at, message, encode_hex(&expected), encode_hex(actual));
@@ -221,7 +233,7 @@ impl<'a> ShardFiles<'a> {
         &mut self,
         record: &ExampleRecord,
         data: &DataManifest,
-        hasher: &mut blake3::Hasher,
+        pieces: &mut Pieces,
     ) -> Result<(), String> {
         let shard = usize::try_from(record.shard).ok().and_then(|at| data.shards.get(at));
         let shard = shard.ok_or_else(|| {
@@ -239,19 +251,19 @@ impl<'a> ShardFiles<'a> {
                 self.open.len() - 1
             }
         };
-        hasher.update(&(record.num_targets + 1).to_le_bytes());
+        pieces.add(&(record.num_targets + 1).to_le_bytes());
         match &mut self.open[at].1 {
             Source::Memory(bytes) => {
                 let range = usize::try_from(record.offset).ok().zip(usize::try_from(end).ok());
                 let window = range.and_then(|(start, end)| bytes.get(start..end));
-                hasher.update(window.ok_or_else(too_short)?);
+                pieces.add(window.ok_or_else(too_short)?);
             }
             Source::File(file) => {
                 self.window.clear();
                 let read = file.seek(SeekFrom::Start(record.offset));
                 let read = read.and_then(|_| file.take(num_bytes).read_to_end(&mut self.window));
                 read.map_err(|error| format!("{}: {error}", shard.path))?;
-                hasher.update(&self.window);
+                pieces.add(&self.window);
             }
         }
         Ok(())

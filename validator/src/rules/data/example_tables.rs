@@ -1,6 +1,6 @@
 //! The example tables, derived again from the data shards.
 
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 
 use schemas::data::{DataManifest, DataShard, Split};
 use schemas::digest::Digest;
@@ -100,7 +100,9 @@ impl Deriver<'_> {
             );
             return Ok(());
         }
-        let mut reader = HashingReader { hasher: blake3::Hasher::new(), inner: file };
+        // A system call for each window would cost more than all else.
+        let hashing = HashingReader { hasher: blake3::Hasher::new(), inner: file };
+        let mut reader = BufReader::with_capacity(READ_BYTES, hashing);
         let mut first_wrong = None;
         let derived =
             examples::derive_shard(&mut reader, index, shard.num_bytes, self.context_length, &mut |record| {
@@ -111,7 +113,7 @@ impl Deriver<'_> {
             });
         // What a last short window leaves belongs to the digest too.
         let rest = io::copy(&mut reader, &mut io::sink());
-        let digest = Digest::blake3(*reader.hasher.finalize().as_bytes());
+        let digest = Digest::blake3(*reader.get_ref().hasher.finalize().as_bytes());
         match derived.and(rest.map(|_| ())) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(error) => return Err(format!("{path}: {error}")),
@@ -132,6 +134,9 @@ impl Deriver<'_> {
         Ok(())
     }
 }
+
+/// Bytes of a shard that are read at a time.
+const READ_BYTES: usize = 64 << 10;
 
 struct HashingReader<R> {
     hasher: blake3::Hasher,
