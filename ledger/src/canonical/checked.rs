@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    fn any() -> impl Strategy<Value = Any> {
+    fn any_value() -> impl Strategy<Value = Any> {
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::Bool),
@@ -277,7 +277,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn of_any_value_too(value in any()) {
+        fn of_any_value_too(value in any_value()) {
             check(&value, true);
         }
     }
