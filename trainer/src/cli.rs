@@ -65,6 +65,9 @@ struct RunArguments {
     /// Folder of the data shards [default: that of the data manifest].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Start again from the initial state where steps were recorded and no checkpoint is left.
+    #[arg(long)]
+    restart: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -184,6 +187,7 @@ fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
         is_quiet: arguments.quiet,
         keys: arguments.keys.clone(),
         ledger: arguments.ledger.clone(),
+        may_restart: arguments.restart,
         num_threads: arguments.threads.map(u32::from),
     })?;
     if matches!(report.outcome, Outcome::Failed | Outcome::Refused) && report.exit_code != 0 {

@@ -77,7 +77,12 @@ fn shards(manifest: &CheckpointManifest) -> impl Iterator<Item = &Shard> {
     manifest.classes.iter().flat_map(|captured| &captured.shards)
 }
 
-fn read_manifest(folder: &Path, expected: &Expected<'_>) -> Result<CheckpointManifest, CheckpointError> {
+/// Reads the manifest alone, and compares its digest and what it says of itself.
+///
+/// # Errors
+/// [`CheckpointError`] where it is not the expected one, or lists a path that
+/// leaves the folder.
+pub fn read_manifest(folder: &Path, expected: &Expected<'_>) -> Result<CheckpointManifest, CheckpointError> {
     let path = folder.join(MANIFEST_NAME);
     let size = fs::metadata(&path).map_err(CheckpointError::io("read", &path))?.len();
     let refuse = |reason: String| CheckpointError::Manifest { path: path.clone(), reason };
