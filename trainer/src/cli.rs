@@ -15,6 +15,7 @@ use schemas::policy_card::PolicyCard;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::commands;
 use crate::device;
 use crate::identity;
 use crate::model::manifest;
@@ -43,6 +44,12 @@ enum Command {
     /// complete and the ledger says why; 2 it was refused or could not run;
     /// 129, 130, 143 a signal ended the attempt cleanly.
     Run(RunArguments),
+    /// Look at checkpoints, compare them, and retire what the contract lets go.
+    Checkpoint(commands::CheckpointArguments),
+    /// Say from where the next attempt would go on, and why.
+    ///
+    /// Exit codes: 0 it would start, 1 nothing can be resumed from, 2 could not run.
+    Resume(commands::ResumeArguments),
     /// Print code, environment and plan as a contract freezes them.
     Identity(IdentityArguments),
     /// Print the parameter manifest of an architecture and a policy card.
@@ -127,6 +134,8 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Command::Run(arguments) => run_command(&arguments),
+        Command::Checkpoint(arguments) => commands::checkpoint(&arguments),
+        Command::Resume(arguments) => commands::resume(&arguments),
         Command::Identity(arguments) => identity_command(&arguments),
         Command::Parameters(arguments) => parameters_command(&arguments),
     };
@@ -144,9 +153,9 @@ pub fn main() -> ExitCode {
 
 /// What a person is told when a command could not run.
 #[derive(Debug)]
-struct Failure {
-    message: String,
-    hint: Option<&'static str>,
+pub(crate) struct Failure {
+    pub(crate) message: String,
+    pub(crate) hint: Option<&'static str>,
 }
 
 impl Failure {
@@ -161,17 +170,17 @@ impl From<RunError> for Failure {
     }
 }
 
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     // A closed standard error changes nothing about the result.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-fn print(text: &[u8]) -> Result<(), Failure> {
+pub(crate) fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     out.write_all(text).and_then(|()| out.flush()).map_err(|error| Failure::new(&error))
 }
 
-fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let mut bytes = ledger::canonical::entry_json(value).map_err(|error| Failure::new(&error))?;
     bytes.push(b'\n');
     print(&bytes)

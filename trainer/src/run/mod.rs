@@ -116,7 +116,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
 
     // Key, lock, contract.
     let ledger_folder = folder_of(&options.ledger);
-    let folder = key_folder(options, &ledger_folder);
+    let folder = key_folder(options.keys.as_deref(), &options.ledger);
     let key = KeyRing::open(&folder)?.get(Role::Trainer)?;
     let public = key.public_hex();
     let recorder = Recorder::open(&options.ledger, key)?;
@@ -166,19 +166,21 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
 }
 
 /// Folder of a ledger, to which the contract's paths are relative.
-fn folder_of(ledger: &Path) -> PathBuf {
+#[must_use]
+pub fn folder_of(ledger: &Path) -> PathBuf {
     match ledger.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
     }
 }
 
-fn key_folder(options: &RunOptions, ledger_folder: &Path) -> PathBuf {
-    options
-        .keys
-        .clone()
+/// Where the trainer key is: as said, else as [`KEYS_VARIABLE`] says, else
+/// beside the ledger.
+#[must_use]
+pub fn key_folder(keys: Option<&Path>, ledger: &Path) -> PathBuf {
+    keys.map(Path::to_owned)
         .or_else(|| std::env::var_os(KEYS_VARIABLE).map(PathBuf::from))
-        .unwrap_or_else(|| ledger_folder.join("keys"))
+        .unwrap_or_else(|| folder_of(ledger).join("keys"))
 }
 
 /// Threads to run with: those of the command line, or of the attempts before
