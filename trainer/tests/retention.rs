@@ -227,7 +227,10 @@ fn check_protections(policy: &KeepPolicy, direction: Direction, last_step: Optio
             let others = own.iter().filter(|other| other.stage == Stage::ResumeQualified);
             assert!(others.into_iter().any(|other| newer(other, fact)), "latest qualified");
         }
-        let is_copied = own.iter().any(|other| other.step == fact.step && newer(other, fact));
+        let is_copied = facts.iter().any(|other| {
+            let stands = other.stage.is_usable() || other.stage == Stage::Retired;
+            other.run.as_str() == "own" && stands && other.step == fact.step && newer(other, fact)
+        });
         if last_step == Some(fact.step) {
             assert!(is_copied, "final");
         }

@@ -273,16 +273,23 @@ impl<'a> Chosen<'a> {
     fn new(policy: &Policy<'_>, ordered: &[&'a Fact]) -> Self {
         let usable =
             || ordered.iter().copied().filter(|fact| fact.run == *policy.run && fact.stage.is_usable());
-        // In ascending order, so that the last of a step stays.
-        let newest_of_step: BTreeMap<u64, &Fact> = usable().map(|fact| (fact.step, fact)).collect();
+        // In ascending order, so that the last of a step stays. One that was
+        // retired stays the newest copy: an older one gains nothing by it.
+        let newest_of_step: BTreeMap<u64, &Fact> = ordered
+            .iter()
+            .filter(|fact| {
+                fact.run == *policy.run && (fact.stage.is_usable() || fact.stage == Stage::Retired)
+            })
+            .map(|fact| (fact.step, *fact))
+            .collect();
+        let copies = || newest_of_step.values().copied().filter(|fact| fact.stage.is_usable());
         let num_last = match policy.keep {
             KeepPolicy::All => usize::MAX,
             KeepPolicy::Chosen { last, .. } => usize::try_from(*last).unwrap_or(usize::MAX),
         };
-        let mut valued: Vec<(&Fact, f64)> = newest_of_step
-            .values()
+        let mut valued: Vec<(&Fact, f64)> = copies()
             .filter(|fact| fact.step > 0)
-            .filter_map(|fact| fact.value.filter(|value| value.is_finite()).map(|value| (*fact, value)))
+            .filter_map(|fact| fact.value.filter(|value| value.is_finite()).map(|value| (fact, value)))
             .collect();
         // Stable, so that of equals the earliest comes first; a value that is
         // not finite never gets here, whichever way is better.
@@ -296,7 +303,7 @@ impl<'a> Chosen<'a> {
         let qualified = usable().filter(|fact| fact.stage == Stage::ResumeQualified);
         Self {
             best: valued.into_iter().map(|(fact, _)| &fact.checkpoint).collect(),
-            last: newest_of_step.values().rev().take(num_last).map(|fact| &fact.checkpoint).collect(),
+            last: copies().rev().take(num_last).map(|fact| &fact.checkpoint).collect(),
             last_finite: usable().rfind(|fact| fact.is_finite).map(|fact| &fact.checkpoint),
             latest_qualified: qualified.max_by_key(|fact| age(fact)).map(|fact| &fact.checkpoint),
             latest_validated: usable().next_back().map(|fact| &fact.checkpoint),

@@ -176,11 +176,14 @@ impl<'a> Retention<'a> {
         usable
     }
 
-    /// Whether a newer usable checkpoint of the same step exists.
+    /// Whether a newer copy of the same step was validated and not lost since,
+    /// retired or not.
     #[must_use]
     pub fn is_superseded(&self, id: &CheckpointId) -> bool {
         let Some(own) = self.known.get(id) else { return false };
-        self.usable().iter().any(|(_, other)| other.step == own.step && other.validated_at > own.validated_at)
+        let stands = |other: &Known| matches!(other.standing, Standing::Usable | Standing::Retired);
+        let mut copies = self.known.values().filter(|other| stands(other) && other.step == own.step);
+        copies.any(|other| other.validated_at > own.validated_at)
     }
 
     /// Why a checkpoint has to stay; empty where it may be retired.
@@ -219,8 +222,9 @@ impl<'a> Retention<'a> {
     /// What chooses one copy of a step: the newest.
     fn chosen(&self, id: &CheckpointId, own: &Known, usable: &[(&CheckpointId, &Known)]) -> Vec<String> {
         let mut reasons = Vec::new();
-        let num_newer: BTreeSet<u64> =
-            usable.iter().map(|(_, known)| known.step).filter(|step| *step > own.step).collect();
+        let newer =
+            usable.iter().filter(|(other, known)| known.step > own.step && !self.is_superseded(other));
+        let num_newer = newer.count();
         let num_better = self.num_better(id, own, usable);
         if self.last_step == Some(own.step) {
             reasons.push("the final state".to_owned());
@@ -231,7 +235,7 @@ impl<'a> Retention<'a> {
         match &self.contract.checkpoints.keep {
             KeepPolicy::All => reasons.push("the policy keeps everything".to_owned()),
             KeepPolicy::Chosen { best, every_steps, last, pinned } => {
-                if num_newer.len() < *last as usize {
+                if num_newer < *last as usize {
                     reasons.push(format!("among the last {last} that the policy keeps"));
                 }
                 if num_better.is_some_and(|num_better| num_better > 0 && num_better < *best as usize) {
