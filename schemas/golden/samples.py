@@ -276,7 +276,7 @@ def entries():
         ("checkpoint.resume_qualified", checkpoint_body(**{"class": "bitwise", "probe": 19}), ten),
         ("checkpoint.failed", failed_body(), ten),
         ("checkpoint.quarantined", failed_body(), ten),
-        ("checkpoint.retired", checkpoint_body(reason="neither last nor best"), ten),
+        ("checkpoint.retired", checkpoint_body(kept=["model"], reason="not_chosen"), ten),
         ("fault.injected", {"det": {"fault": "worker_loss", "phase": "before_forward", "plan_index": 0},
                             "obs": {}}, ten),
         ("fault.observed", {"det": {"attempt": 1, "fault": "attempt_vanished", "last_step": 12},

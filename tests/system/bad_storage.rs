@@ -153,6 +153,37 @@ fn a_full_store_ends_the_attempt_on_record_and_loses_nothing() {
     check_goes_on(run.path(), &mount, &uninterrupted);
 }
 
+/// A store that is full while the next checkpoint is written costs nothing that
+/// was whole: the best is read back bit for bit, and goes only by an entry.
+#[test]
+fn a_full_store_leaves_the_best_checkpoint_whole() {
+    let run = RunFolder::tiny();
+    run.edit_contract(|contract| {
+        contract["floors"]["free_disk_bytes"] = 0.into();
+        contract["checkpoints"]["keep"] =
+            serde_json::json!({"kind": "chosen", "best": 1, "every_steps": null, "last": 1, "pinned": []});
+    });
+    let _ = run.freeze().expect_code(0);
+    let uninterrupted = run.copy();
+    let _ = uninterrupted.train().expect_code(0);
+    let store = run.path().join("checkpoints");
+    std::fs::create_dir(&store).expect("a store");
+    // Two whole ones, and half of a third.
+    let whole = used_bytes(&uninterrupted.path().join("checkpoints/s00000000-a1"));
+    let mount = Mount::over(&store, whole * 5 / 2);
+    run.train().expect_complaint(ENDED_ON_RECORD, "checkpoints/.staging-s", &["no space left on device"]);
+    let verify = ["checkpoint", "verify", "--all", "--json", "--ledger", "run.db"];
+    let verified = programs::run(TRAINER, run.path(), &verify).expect_code(0).json();
+    assert_eq!(verified["checkpoints"].as_array().map(Vec::len), Some(2), "{verified:#}");
+    let list = ["checkpoint", "list", "--json", "--ledger", "run.db"];
+    let listed = programs::run(TRAINER, run.path(), &list).expect_code(0).json();
+    let rows = listed["checkpoints"].as_array().expect("a list");
+    let best = rows.iter().find(|row| row["best"] == true).expect("one is the best");
+    assert_eq!((&best["stage"], &best["problem"]), (&Value::from("validated"), &Value::Null));
+    assert!(rows.iter().any(|row| row["stage"] == "failed" && row["complete"] == false));
+    check_goes_on(run.path(), &mount, &uninterrupted);
+}
+
 #[test]
 fn a_full_disk_below_the_ledger_stops_training_and_loses_nothing() {
     let (run, uninterrupted) = frozen_and_uninterrupted();

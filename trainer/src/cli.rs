@@ -15,6 +15,7 @@ use schemas::policy_card::PolicyCard;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::commands;
 use crate::device;
 use crate::identity;
 use crate::model::manifest;
@@ -43,6 +44,12 @@ enum Command {
     /// complete and the ledger says why; 2 it was refused or could not run;
     /// 129, 130, 143 a signal ended the attempt cleanly.
     Run(RunArguments),
+    /// Look at checkpoints, compare them, and retire what the contract lets go.
+    Checkpoint(commands::CheckpointArguments),
+    /// Say from where the next attempt would go on, and why.
+    ///
+    /// Exit codes: 0 it would start, 1 nothing can be resumed from, 2 could not run.
+    Resume(commands::ResumeArguments),
     /// Print code, environment and plan as a contract freezes them.
     Identity(IdentityArguments),
     /// Print the parameter manifest of an architecture and a policy card.
@@ -65,6 +72,9 @@ struct RunArguments {
     /// Folder of the data shards [default: that of the data manifest].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Start again from the initial state where steps were recorded and no checkpoint is left.
+    #[arg(long)]
+    restart: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -124,6 +134,8 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Command::Run(arguments) => run_command(&arguments),
+        Command::Checkpoint(arguments) => commands::checkpoint(&arguments),
+        Command::Resume(arguments) => commands::resume(&arguments),
         Command::Identity(arguments) => identity_command(&arguments),
         Command::Parameters(arguments) => parameters_command(&arguments),
     };
@@ -141,9 +153,9 @@ pub fn main() -> ExitCode {
 
 /// What a person is told when a command could not run.
 #[derive(Debug)]
-struct Failure {
-    message: String,
-    hint: Option<&'static str>,
+pub(crate) struct Failure {
+    pub(crate) message: String,
+    pub(crate) hint: Option<&'static str>,
 }
 
 impl Failure {
@@ -158,17 +170,17 @@ impl From<RunError> for Failure {
     }
 }
 
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     // A closed standard error changes nothing about the result.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-fn print(text: &[u8]) -> Result<(), Failure> {
+pub(crate) fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     out.write_all(text).and_then(|()| out.flush()).map_err(|error| Failure::new(&error))
 }
 
-fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let mut bytes = ledger::canonical::entry_json(value).map_err(|error| Failure::new(&error))?;
     bytes.push(b'\n');
     print(&bytes)
@@ -184,6 +196,7 @@ fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
         is_quiet: arguments.quiet,
         keys: arguments.keys.clone(),
         ledger: arguments.ledger.clone(),
+        may_restart: arguments.restart,
         num_threads: arguments.threads.map(u32::from),
     })?;
     if matches!(report.outcome, Outcome::Failed | Outcome::Refused) && report.exit_code != 0 {

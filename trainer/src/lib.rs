@@ -8,6 +8,7 @@
 pub mod batch;
 pub mod checkpoint;
 pub mod cli;
+mod commands;
 pub mod data;
 pub mod device;
 pub mod engine;

@@ -17,6 +17,7 @@ mod date;
 mod document;
 mod execution;
 mod files;
+mod keep;
 mod model;
 mod problem;
 mod schedule;

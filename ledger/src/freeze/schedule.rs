@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use schemas::body::CheckpointStage;
 use schemas::contract::{
-    CandidateFamily, Contract, Direction, EvaluationStream, KeepPolicy, Metric, MidAccumulation,
-    ParameterView, SaveMode, ScheduleShape, StoppingRule,
+    CandidateFamily, Contract, Direction, EvaluationStream, Metric, MidAccumulation, ParameterView, SaveMode,
+    ScheduleShape, StoppingRule,
 };
 use schemas::data::Split;
 use schemas::policy_card::PolicyCard;
@@ -285,12 +285,7 @@ fn check_checkpoints(contract: &Contract, problems: &mut Problems) {
             "say \"validated\": a weaker stage would promise less than is done",
         ),
     }
-    problems.require(
-        checkpoints.keep == KeepPolicy::All,
-        "/checkpoints/keep",
-        "is \"last_and_every\"; expected {\"kind\": \"all\"}",
-        "nothing is pruned in this edition",
-    );
+    super::keep::check(contract, problems);
     problems.require(
         checkpoints.mid_accumulation == MidAccumulation::RoundToBoundary,
         "/checkpoints/mid_accumulation",

@@ -305,7 +305,6 @@ fn checkpoints_that_this_edition_cannot_keep() {
         &[
             ("/checkpoints/every_steps", json!(0)),
             ("/checkpoints/candidate_stage", json!("resume_qualified")),
-            ("/checkpoints/keep", json!({"kind": "last_and_every", "count": 2, "every_steps": null})),
             ("/checkpoints/mid_accumulation", json!("save_gradients")),
             ("/checkpoints/mode", json!("asynchronous")),
             ("/checkpoints/store", json!("s3://bucket/run")),
@@ -313,7 +312,6 @@ fn checkpoints_that_this_edition_cannot_keep() {
         &[
             "/checkpoints/every_steps",
             "/checkpoints/candidate_stage",
-            "/checkpoints/keep",
             "/checkpoints/mid_accumulation",
             "/checkpoints/mode",
             "/checkpoints/store",
@@ -325,6 +323,27 @@ fn checkpoints_that_this_edition_cannot_keep() {
         check_pointers(&[("/checkpoints/store", json!(store))], &["/checkpoints/store"]);
     }
     check_pointers(&[("/checkpoints/store", json!("data"))], &["/checkpoints/store"; 3]);
+}
+
+/// Saved at every fifth step.
+#[test]
+fn retention_that_promises_nothing_or_what_cannot_be() {
+    let keep = |best: u32, every_steps: Option<u64>, last: u32, pinned: &[u64]| json!({"kind": "chosen", "best": best, "every_steps": every_steps, "last": last, "pinned": pinned});
+    let check_keep = |keep: Value, pointers: &[&str]| {
+        let pointers: Vec<String> =
+            pointers.iter().map(|field| format!("/checkpoints/keep/{field}")).collect();
+        let pointers: Vec<&str> = pointers.iter().map(String::as_str).collect();
+        check_pointers(&[("/checkpoints/keep", keep)], &pointers);
+    };
+    let mut fixture = Fixture::new();
+    fixture.set("/checkpoints/keep", keep(1, Some(10), 2, &[5]));
+    fixture.check().expect("every clause can choose something");
+    check_keep(keep(0, None, 0, &[]), &["best", "last"]);
+    check_keep(keep(1, Some(7), 1, &[]), &["every_steps"]);
+    check_keep(keep(1, Some(5), 1, &[]), &["every_steps"]);
+    check_keep(keep(1, None, 1, &[0]), &["pinned/0"]);
+    check_keep(keep(1, None, 1, &[5, 6, 5000]), &["pinned/1", "pinned/2"]);
+    check_keep(keep(1, None, 1, &[10, 5]), &["pinned"]);
 }
 
 #[test]

@@ -99,15 +99,41 @@ pub struct CheckpointFailedObs {
     pub reason: String,
 }
 
-/// `checkpoint.retired`, determined half.
+/// `checkpoint.retired`, determined half. The entry is durable before the
+/// first file goes; manifest and digests stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointRetiredDet {
+    /// Classes whose shards stay: the model of a candidate, else none.
+    pub kept: Vec<StateClass>,
     /// Why the retention policy let it go.
-    pub reason: String,
+    pub reason: RetirementReason,
     /// Logical step of the state.
     pub step: u64,
+}
+
+/// Why the retention policy let a checkpoint go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RetirementReason {
+    /// The policy chooses it by none of its clauses, and nothing protects it.
+    NotChosen,
+    /// The same, although the policy chooses its step: a later attempt saved
+    /// that step again.
+    Superseded,
+}
+
+impl RetirementReason {
+    /// In words.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::NotChosen => "the policy chooses it neither as newest, best, multiple nor pinned",
+            Self::Superseded => "a later attempt saved its step again",
+        }
+    }
 }
 
 /// `probe.start`, determined half.

@@ -213,19 +213,25 @@ pub struct CheckpointPolicy {
     pub store: String,
 }
 
-/// What pruning leaves.
+/// What pruning leaves. What `docs/FORMAT.md` ("Retention") protects is kept
+/// under every policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum KeepPolicy {
     /// Everything.
     All,
-    /// The last `count` and every `every_steps`, besides what is protected.
-    LastAndEvery {
-        /// How many of the newest.
-        count: u32,
+    /// What any of these four chooses; the rest is retired as soon as a newer
+    /// checkpoint is validated.
+    Chosen {
+        /// How many of the best by the selection stream, at least 1.
+        best: u32,
         /// Every multiple of this; null: none.
         every_steps: Option<u64>,
+        /// How many of the newest, at least 1.
+        last: u32,
+        /// These steps, in ascending order.
+        pinned: Vec<u64>,
     },
 }
 

@@ -7,6 +7,9 @@
 
 pub mod locate;
 pub mod manifest;
+pub mod retention;
+pub mod retire;
+pub mod roster;
 pub mod validate;
 pub mod writer;
 

@@ -77,7 +77,39 @@ fn shards(manifest: &CheckpointManifest) -> impl Iterator<Item = &Shard> {
     manifest.classes.iter().flat_map(|captured| &captured.shards)
 }
 
-fn read_manifest(folder: &Path, expected: &Expected<'_>) -> Result<CheckpointManifest, CheckpointError> {
+/// Reads the manifest of a folder that no ledger is compared with.
+///
+/// # Errors
+/// [`CheckpointError`] where it is no manifest of this format, or lists a path
+/// that leaves the folder.
+pub fn parse_manifest(folder: &Path) -> Result<CheckpointManifest, CheckpointError> {
+    let path = folder.join(MANIFEST_NAME);
+    let refuse = |reason: String| CheckpointError::Manifest { path: path.clone(), reason };
+    let size = fs::metadata(&path).map_err(CheckpointError::io("read", &path))?.len();
+    if size > MAX_MANIFEST_BYTES {
+        return Err(refuse(format!("{size} bytes; a manifest has at most {MAX_MANIFEST_BYTES}")));
+    }
+    let bytes = fs::read(&path).map_err(CheckpointError::io("read", &path))?;
+    let manifest: CheckpointManifest =
+        serde_json::from_slice(&bytes).map_err(|error| refuse(error.to_string()))?;
+    if manifest.format != CHECKPOINT_MANIFEST_FORMAT {
+        return Err(refuse(format!(
+            "format: expected {CHECKPOINT_MANIFEST_FORMAT}, found {}",
+            manifest.format
+        )));
+    }
+    if let Some(shard) = shards(&manifest).find(|shard| !is_plain_name(&shard.path)) {
+        return Err(refuse(format!("shard path {:?} leaves the folder", shard.path)));
+    }
+    Ok(manifest)
+}
+
+/// Reads the manifest alone, and compares its digest and what it says of itself.
+///
+/// # Errors
+/// [`CheckpointError`] where it is not the expected one, or lists a path that
+/// leaves the folder.
+pub fn read_manifest(folder: &Path, expected: &Expected<'_>) -> Result<CheckpointManifest, CheckpointError> {
     let path = folder.join(MANIFEST_NAME);
     let size = fs::metadata(&path).map_err(CheckpointError::io("read", &path))?.len();
     let refuse = |reason: String| CheckpointError::Manifest { path: path.clone(), reason };
@@ -132,7 +164,11 @@ fn check_size(path: &Path, shard: &Shard) -> Result<(), CheckpointError> {
     }
 }
 
-fn check_shard(path: &Path, shard: &Shard) -> Result<(), CheckpointError> {
+/// Reads a shard and compares size and digest.
+///
+/// # Errors
+/// [`CheckpointError`] where it differs or cannot be read.
+pub fn check_shard(path: &Path, shard: &Shard) -> Result<(), CheckpointError> {
     check_size(path, shard)?;
     let mut file = File::open(path).map_err(CheckpointError::io("read", path))?;
     let mut hasher = blake3::Hasher::new();

@@ -9,6 +9,8 @@ use ledger::recorder::{Record, Recorder};
 use schemas::body::{AttemptEndDet, AttemptEndObs, Body, CostTotals, Counters, Halves, Outcome};
 use schemas::ids::{AttemptId, LearnerId, SegmentId, WorkerId};
 
+use crate::checkpoint::roster::Roster;
+
 use super::costs::CostMeter;
 use super::error::RunError;
 use super::heart::Heart;
@@ -38,6 +40,8 @@ pub struct Attempt {
     /// attempt started from.
     last_step: u64,
     recorder: Recorder,
+    /// Every checkpoint, up to the last entry that the ledger was given.
+    roster: Roster,
     /// Waiting for the recorder since the last step entry.
     waited: Duration,
 }
@@ -50,11 +54,13 @@ impl Attempt {
         attempt: AttemptId,
         (last_step, counters): (u64, Counters),
         recorder: Recorder,
+        roster: Roster,
         costs: CostMeter,
         console: Console,
     ) -> Self {
         let heart = Heart::start(recorder.clone(), attempt, last_step);
-        Self { attempt, console, costs, counters, heart, last_step, recorder, waited: Duration::ZERO }
+        let waited = Duration::ZERO;
+        Self { attempt, console, costs, counters, heart, last_step, recorder, roster, waited }
     }
 
     /// Cumulative counters after the last completed step.
@@ -67,6 +73,12 @@ impl Attempt {
     #[must_use]
     pub const fn last_step(&self) -> u64 {
         self.last_step
+    }
+
+    /// What the ledger says of every checkpoint, up to now.
+    #[must_use]
+    pub const fn roster(&self) -> &Roster {
+        &self.roster
     }
 
     /// Entries of the ledger that a crash would leave.
@@ -142,9 +154,11 @@ impl Attempt {
             | Body::CheckpointDurablyCommitted(_)
             | Body::CheckpointValidated(_)
             | Body::CheckpointFailed(_)
-            | Body::CheckpointQuarantined(_) => (Some(LEARNER), None),
+            | Body::CheckpointQuarantined(_)
+            | Body::CheckpointRetired(_) => (Some(LEARNER), None),
             _ => (None, None),
         };
+        self.roster.observe(Some(self.attempt), Some(step), &body);
         Record {
             attempt: Some(self.attempt),
             segment: Some(SEGMENT),

@@ -1,6 +1,8 @@
 //! How an attempt ends in the ledger, and how the run does: selection, the
 //! terminal entries, and what the process reports.
 
+use std::path::Path;
+
 use ledger::FrozenContract;
 use ledger::recorder::{Record, Recorder};
 use schemas::body::{
@@ -16,6 +18,7 @@ use super::error::{self, RunError};
 use super::failpoint;
 use super::history::{History, PastCandidate};
 use super::refusal::Refusal;
+use super::retire;
 use super::select;
 use super::signals::ReceivedSignal;
 use super::train::{Ending, Trained};
@@ -127,11 +130,12 @@ pub fn conclude(
     attempt: Attempt,
     frozen: &FrozenContract,
     history: &History,
+    ledger_folder: &Path,
     result: Result<Trained, RunError>,
 ) -> Result<RunReport, RunError> {
     match result {
         Ok(trained) => match &trained.ending {
-            Ending::Last { .. } => finish(attempt, frozen, history, trained),
+            Ending::Last { .. } => finish(attempt, frozen, history, ledger_folder, trained),
             Ending::Floor(floor) => {
                 let reason = floor.to_string();
                 leave(attempt, frozen, Outcome::FloorReached, reason, EXIT_RECORDED)
@@ -175,6 +179,7 @@ fn finish(
     mut attempt: Attempt,
     frozen: &FrozenContract,
     history: &History,
+    ledger_folder: &Path,
     trained: Trained,
 ) -> Result<RunReport, RunError> {
     let Ending::Last { outcome, reason } = trained.ending else {
@@ -202,6 +207,7 @@ fn finish(
         failpoint::pass("candidate.selected");
     }
     let candidate = winner.map(|winner| winner.candidate.0.clone());
+    retire::apply(&mut attempt, frozen, ledger_folder)?;
     let (recorder, cost) = attempt.end(outcome, reason.clone())?;
     let det = RunEndDet { counters, last_step, outcome, reason: reason.clone(), target_met };
     end_run(&recorder, history, det, Some(cost))?;

@@ -13,7 +13,10 @@ pub const VARIABLE: &str = "TRAINER_FAILPOINT";
 #[cfg(feature = "failpoints")]
 pub const PERMISSION: &str = "LEDGER_ALLOW_INSTRUMENTATION";
 
-/// Every point, in the order in which a checkpoint passes them.
+/// Points of a retirement, which only some contracts pass.
+pub const RETIREMENT_POINTS: [&str; 2] = ["checkpoint.retired", "shard.removed"];
+
+/// Every other point, in the order in which a checkpoint passes them.
 pub const POINTS: [&str; 7] = [
     "step.recorded",
     "checkpoint.requested",
@@ -44,7 +47,7 @@ pub fn check_permission() -> Result<(), super::refusal::Refusal> {
 
 /// Passes a point: the process is killed there if the environment says so.
 pub fn pass(point: &'static str) {
-    debug_assert!(POINTS.contains(&point), "{point} is not in the list");
+    debug_assert!(POINTS.contains(&point) || RETIREMENT_POINTS.contains(&point), "{point} is in no list");
     #[cfg(feature = "failpoints")]
     kill_at(point);
 }

@@ -15,6 +15,7 @@ use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CandidateId, CheckpointId};
 
 use crate::checkpoint::locate::RecordedCheckpoint;
+use crate::checkpoint::roster::Roster;
 
 /// One earlier process.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +52,9 @@ pub enum Progress {
     Validated,
     /// Resume-qualified.
     Qualified,
-    /// Failed, quarantined or retired: never used again.
+    /// Retired: its shards are gone, and what it was stays true.
+    Retired,
+    /// Failed or quarantined: never used again.
     Ended,
 }
 
@@ -106,11 +109,14 @@ pub struct History {
     pub has_started: bool,
     /// After the newest attempt's last step.
     pub counters: Counters,
+    /// What retention goes by.
+    pub roster: Roster,
 }
 
 impl History {
     /// Takes the next entry, in index order.
     pub fn observe(&mut self, entry: &Entry) {
+        self.roster.observe_entry(entry);
         if let Some(attempt) = entry.header.attempt.and_then(|attempt| self.attempt_mut(attempt)) {
             attempt.cost.wall_us = entry.time_us.saturating_sub(attempt.start_us);
         }
@@ -218,7 +224,7 @@ impl History {
             Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
                 self.advance(&halves.obs.checkpoint, Progress::Ended);
             }
-            Body::CheckpointRetired(halves) => self.advance(&halves.obs.checkpoint, Progress::Ended),
+            Body::CheckpointRetired(halves) => self.advance(&halves.obs.checkpoint, Progress::Retired),
             _ => {}
         }
     }
@@ -264,12 +270,11 @@ impl History {
     #[must_use]
     pub fn usable_checkpoints(&self) -> Vec<RecordedCheckpoint> {
         let usable =
-            |known: &&PastCheckpoint| (Progress::Validated..Progress::Ended).contains(&known.progress);
+            |known: &&PastCheckpoint| (Progress::Validated..Progress::Retired).contains(&known.progress);
         self.checkpoints.values().filter(usable).filter_map(|known| known.committed.clone()).collect()
     }
 
-    /// Checkpoints that must not be used: they failed, are quarantined or
-    /// retired.
+    /// Checkpoints that must not be used: they failed or are quarantined.
     #[must_use]
     pub fn ended_checkpoints(&self) -> BTreeSet<CheckpointId> {
         let ended = |known: &&PastCheckpoint| known.progress == Progress::Ended;

@@ -20,6 +20,7 @@ pub mod progress;
 pub mod recovery;
 pub mod refusal;
 pub mod resume;
+pub mod retire;
 pub mod save;
 pub mod select;
 pub mod signals;
@@ -38,6 +39,7 @@ use schemas::body::{
 };
 use schemas::contract::{Contract, Device, PermittedRewrite, Recovery};
 
+use crate::checkpoint::roster::Roster;
 use crate::device;
 use crate::engine::{COMPUTE_DTYPE, Engine, EngineConfig};
 use crate::identity::{self, Identity};
@@ -70,6 +72,9 @@ pub struct RunOptions {
     pub keys: Option<PathBuf>,
     /// The run's ledger.
     pub ledger: PathBuf,
+    /// Whether a run that recorded steps and has no checkpoint to go on from
+    /// may start again from the initial state.
+    pub may_restart: bool,
     /// Threads of tensor kernels; all processors where `None`.
     pub num_threads: Option<u32>,
 }
@@ -111,7 +116,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
 
     // Key, lock, contract.
     let ledger_folder = folder_of(&options.ledger);
-    let folder = key_folder(options, &ledger_folder);
+    let folder = key_folder(options.keys.as_deref(), &options.ledger);
     let key = KeyRing::open(&folder)?.get(Role::Trainer)?;
     let public = key.public_hex();
     let recorder = Recorder::open(&options.ledger, key)?;
@@ -134,7 +139,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
 
     // What happened before.
     let reader = Reader::open(&options.ledger)?;
-    let mut history = History::default();
+    let mut history = History { roster: Roster::new(&frozen), ..History::default() };
     for entry in reader.entries(0) {
         history.observe(&entry?);
     }
@@ -152,6 +157,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
         pool.build_global().map_err(|error| RunError::Process(io::Error::other(error)))?;
     }
     let resume = resume::decide(&frozen, &history, &ledger_folder)?;
+    resume.check_restart(&history, options.may_restart)?;
     if interrupt.is_set() {
         return Ok(RunReport::interrupted_early(&frozen, interrupt.received()));
     }
@@ -160,19 +166,21 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
 }
 
 /// Folder of a ledger, to which the contract's paths are relative.
-fn folder_of(ledger: &Path) -> PathBuf {
+#[must_use]
+pub fn folder_of(ledger: &Path) -> PathBuf {
     match ledger.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
     }
 }
 
-fn key_folder(options: &RunOptions, ledger_folder: &Path) -> PathBuf {
-    options
-        .keys
-        .clone()
+/// Where the trainer key is: as said, else as [`KEYS_VARIABLE`] says, else
+/// beside the ledger.
+#[must_use]
+pub fn key_folder(keys: Option<&Path>, ledger: &Path) -> PathBuf {
+    keys.map(Path::to_owned)
         .or_else(|| std::env::var_os(KEYS_VARIABLE).map(PathBuf::from))
-        .unwrap_or_else(|| ledger_folder.join("keys"))
+        .unwrap_or_else(|| folder_of(ledger).join("keys"))
 }
 
 /// Threads to run with: those of the command line, or of the attempts before
@@ -246,13 +254,16 @@ fn execute(
     };
     let obs = attempt_observations(&process.identity);
     let body = Body::AttemptStart(Box::new(Halves { det, obs }));
+    let mut roster = history.roster.clone();
+    roster.observe(Some(number), Some(resume.step), &body);
     recorder.append_durable(Record::new(body).attempt(number).step(resume.step))?;
 
     let Process { console, costs, identity, interrupt, ledger_folder, options } = process;
-    let mut attempt = Attempt::new(number, (resume.step, resume.counters), recorder, costs, console);
+    let from = (resume.step, resume.counters);
+    let mut attempt = Attempt::new(number, from, recorder, roster, costs, console);
     let places = Places { data: options.data.as_deref(), ledger: &ledger_folder };
     let result = work(&mut attempt, reader, frozen, history, resume, places, &identity, &interrupt, drive);
-    conclude::conclude(attempt, frozen, history, result)
+    conclude::conclude(attempt, frozen, history, &ledger_folder, result)
 }
 
 /// Everything between `attempt.start` and `attempt.end`.
@@ -274,6 +285,7 @@ fn work(
     }
     let store = places.ledger.join(&contract.checkpoints.store);
     recovery::record(attempt, history, &resume, &frozen.run, &store)?;
+    retire::finish(attempt, frozen, places.ledger)?;
 
     let loaded = inputs::load(contract, reader, places, &attempt.console, interrupt)?;
     let Some(loaded) = loaded else {

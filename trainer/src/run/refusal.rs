@@ -6,9 +6,7 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use schemas::contract::{
-    Contract, CreditRule, Device, KeepPolicy, MidAccumulation, Recovery, SaveMode, StoppingRule,
-};
+use schemas::contract::{Contract, CreditRule, Device, MidAccumulation, Recovery, SaveMode, StoppingRule};
 use schemas::data::Split;
 use schemas::digest::Digest;
 use serde::Serialize;
@@ -97,6 +95,17 @@ pub enum Refusal {
         /// The attempt.
         attempt: schemas::ids::AttemptId,
     },
+    /// Steps were recorded, and nothing is left to go on from.
+    #[error(
+        "{num_steps} steps were executed, and no checkpoint can be resumed from: {reasons}; a start from the \
+         initial state would throw them away"
+    )]
+    NothingResumable {
+        /// Steps of all attempts.
+        num_steps: u64,
+        /// Each checkpoint, and what is wrong with it.
+        reasons: String,
+    },
     /// Another number of threads than the attempts before.
     #[error("earlier attempts ran {expected} threads, the command line asks for {actual}")]
     Threads {
@@ -122,6 +131,10 @@ impl Refusal {
                  `trainer identity --json`"
             }
             Self::Device { .. } => "leave out `--device`, or freeze another contract",
+            Self::NothingResumable { .. } => {
+                "restore the checkpoints' files and run the same command again; `trainer resume --explain` says \
+                 what each lacks, and `trainer run --restart` starts again from the initial state"
+            }
             Self::Threads { .. } => {
                 "leave out `--threads`; a contract that permits another number says so in \
                  /topology/permitted_rewrites"
@@ -181,10 +194,6 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
     }
     if contract.checkpoints.mid_accumulation != MidAccumulation::RoundToBoundary {
         return unsupported("/checkpoints/mid_accumulation", &contract.checkpoints.mid_accumulation);
-    }
-    if contract.checkpoints.keep != KeepPolicy::All {
-        // Pruning needs resume-qualified checkpoints, which need probes.
-        return unsupported("/checkpoints/keep", &contract.checkpoints.keep);
     }
     if contract.checkpoints.store.contains("://") {
         return unsupported("/checkpoints/store", &contract.checkpoints.store);

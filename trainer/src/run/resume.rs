@@ -87,6 +87,26 @@ impl ResumeState {
         }
     }
 
+    /// Refuses to throw recorded steps away because nothing is left to go on
+    /// from, unless that was asked for.
+    ///
+    /// # Errors
+    /// [`Refusal::NothingResumable`].
+    pub fn check_restart(&self, history: &History, may_restart: bool) -> Result<(), Refusal> {
+        let num_steps = history.cost().num_steps_executed;
+        if self.checkpoint.is_some() || num_steps == 0 || may_restart {
+            return Ok(());
+        }
+        let unusable = self.unusable.iter().map(|unusable| {
+            format!("{} ({})", unusable.record.checkpoint, super::error::chain(&unusable.error))
+        });
+        let known = history.roster.facts().into_iter().filter(|fact| !fact.stage.is_usable());
+        let known = known.map(|fact| format!("{} ({})", fact.checkpoint, fact.stage.name()));
+        let reasons: Vec<String> = unusable.chain(known).collect();
+        let reasons = if reasons.is_empty() { "there is none".to_owned() } else { reasons.join(", ") };
+        Err(Refusal::NothingResumable { num_steps, reasons })
+    }
+
     /// Why not from a newer checkpoint, in words; `None` where it is the
     /// newest.
     #[must_use]

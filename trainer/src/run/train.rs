@@ -30,6 +30,7 @@ use super::failpoint;
 use super::floors::{self, FloorReached};
 use super::history::{History, PastCandidate};
 use super::resume::ResumeState;
+use super::retire;
 use super::save::{self, Saved, Snapshot};
 use super::signals::{Interrupt, ReceivedSignal};
 
@@ -310,6 +311,10 @@ impl<'a> Training<'a> {
         {
             let candidate = admit(attempt, step, saved, value)?;
             self.candidates.insert(step, candidate);
+        }
+        // After the last step the selection is recorded first.
+        if snapshot.is_some() && saved.is_some() && stop.is_none() {
+            retire::apply(attempt, frozen, ledger_folder)?;
         }
         self.resumed = None;
 

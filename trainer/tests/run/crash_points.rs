@@ -1,7 +1,7 @@
 //! A crash at every named point: only in builds with `failpoints`.
 
 use anyhow::{Context, Result};
-use trainer::run::failpoint::{PERMISSION, POINTS, VARIABLE};
+use trainer::run::failpoint::{PERMISSION, POINTS, RETIREMENT_POINTS, VARIABLE};
 
 use crate::folder::RunFolder;
 
@@ -66,5 +66,45 @@ fn an_instrumented_build_runs_only_with_permission_and_says_so() -> Result<()> {
     folder.train()?.expect(0);
     let plan = &folder.bodies("attempt.start")?[0]["obs"]["plan"];
     assert_eq!(plan["instrumentation"], serde_json::json!(["failpoints"]));
+    Ok(())
+}
+
+#[test]
+fn a_crash_between_a_retirement_and_its_removal_is_finished_by_the_next_attempt() -> Result<()> {
+    let short = || {
+        RunFolder::new(|contract| {
+            contract.checkpoints.every_steps = 2;
+            contract.checkpoints.keep = crate::retention::keep(1, None, 1, &[]);
+        })
+    };
+    let uninterrupted = short()?;
+    uninterrupted.train()?.expect(0);
+    let num_retired = uninterrupted.bodies("checkpoint.retired")?.len();
+    assert!(num_retired >= 3, "{num_retired}");
+    let mut num_fired = 0;
+    for point in RETIREMENT_POINTS {
+        for survived in 0..num_retired {
+            let folder = short()?;
+            let crashed = folder.train_under(VARIABLE, &format!("{point}:{survived}"))?;
+            assert_eq!(crashed.code, None, "{point}:{survived} never fired: {}", crashed.stderr);
+            num_fired += 1;
+            let announced = folder.bodies("checkpoint.retired")?.pop().context("the intent is durable")?;
+            let name = announced["obs"]["checkpoint"].as_str().context("a name")?.to_owned();
+            let store = folder.path().join("checkpoints");
+            let num_files = || std::fs::read_dir(store.join(&name)).map(Iterator::count);
+            let num_before = num_files()?;
+            folder.train()?.expect(0).says(&format!("Finished retiring {name}"));
+            assert!(num_files()? < num_before, "{point}:{survived}: the crash came too late");
+            assert_eq!(std::fs::read_dir(store.join(&name))?.count(), {
+                let is_candidate = announced["det"]["kept"] == serde_json::json!(["model"]);
+                if is_candidate { 3 } else { 1 }
+            });
+            assert_eq!(folder.model(8)?, uninterrupted.model(8)?, "{point}:{survived}");
+            let again = folder.bodies("checkpoint.retired")?;
+            let same = again.iter().filter(|body| body["obs"]["checkpoint"] == name.as_str());
+            assert_eq!(same.count(), 1, "announced once: {point}:{survived}");
+        }
+    }
+    assert_eq!(num_fired, RETIREMENT_POINTS.len() * num_retired);
     Ok(())
 }

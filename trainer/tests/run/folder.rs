@@ -135,6 +135,25 @@ impl RunFolder {
         })
     }
 
+    /// Runs another command of the trainer in the folder.
+    pub fn trainer(&self, arguments: &[&str]) -> Result<Finished> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
+        let output = command.args(arguments).current_dir(self.path()).env_remove("LEDGER_KEYS").output()?;
+        Ok(Finished {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout)?,
+            stderr: String::from_utf8(output.stderr)?,
+        })
+    }
+
+    /// The run's folder under another name; the old one is gone.
+    pub fn moved(self) -> Result<Self> {
+        let temporary = TempDir::with_prefix("trainer-moved-")?;
+        std::fs::remove_dir(temporary.path())?;
+        std::fs::rename(self.path(), temporary.path())?;
+        Ok(Self { temporary })
+    }
+
     /// Runs the trainer to its end with a variable in its environment.
     #[cfg(feature = "failpoints")]
     pub fn train_under(&self, name: &str, value: &str) -> Result<Finished> {

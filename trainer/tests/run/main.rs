@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod commands;
 #[cfg(feature = "failpoints")]
 mod crash_points;
 mod endings;
@@ -14,3 +15,4 @@ mod frozen_inputs;
 mod interruptions;
 mod lifecycle;
 mod refusals;
+mod retention;

@@ -131,7 +131,9 @@ pub(crate) struct Committed {
 #[derive(Debug, Clone)]
 pub(crate) struct Checkpoint {
     pub(crate) committed: Option<Committed>,
-    /// Its shards may be gone.
+    /// It failed, was quarantined, or was found torn or corrupt.
+    pub(crate) is_lost: bool,
+    /// Its shards may be gone, but those of a candidate's model.
     pub(crate) is_retired: bool,
     /// It must not be resumed from.
     pub(crate) is_unusable: bool,
@@ -169,8 +171,8 @@ impl Checkpoints {
                 self.doom(&halves.obs.checkpoint);
             }
             Body::CheckpointRetired(halves) => {
-                self.doom(&halves.obs.checkpoint);
                 if let Some(checkpoint) = self.all.get_mut(&halves.obs.checkpoint) {
+                    checkpoint.is_unusable = true;
                     checkpoint.is_retired = true;
                 }
             }
@@ -205,6 +207,7 @@ impl Checkpoints {
     fn reach(&mut self, id: &CheckpointId, step: u64, stage: CheckpointStage) -> &mut Checkpoint {
         let checkpoint = self.all.entry(id.clone()).or_insert(Checkpoint {
             committed: None,
+            is_lost: false,
             is_retired: false,
             is_unusable: false,
             stage,
@@ -217,6 +220,7 @@ impl Checkpoints {
 
     fn doom(&mut self, id: &CheckpointId) {
         if let Some(checkpoint) = self.all.get_mut(id) {
+            checkpoint.is_lost = true;
             checkpoint.is_unusable = true;
         }
     }

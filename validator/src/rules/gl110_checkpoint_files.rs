@@ -6,7 +6,7 @@ use schemas::body::{Body, CheckpointCommittedObs};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::report::Route;
-use schemas::state::{CheckpointManifest, Shard};
+use schemas::state::{CheckpointManifest, Shard, StateClass};
 
 use super::gl108_data_files::measure;
 use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
@@ -17,7 +17,7 @@ use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink};
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GL110",
     name: "checkpoint-files",
-    what: "Every durably committed checkpoint has its manifest with the recorded digest, and every file of the manifest with digest and size, read back; nothing else lies in its folder, which is `<store>/<checkpoint id>`, and its recorded size is that of these files and the manifest. A retired one keeps its manifest; one that failed is not read; the selected or handed-off candidate is read whatever became of its checkpoint.",
+    what: "Every durably committed checkpoint has its manifest with the recorded digest, and every file of the manifest with digest and size, read back; nothing else lies in its folder, which is `<store>/<checkpoint id>`, and its recorded size is that of these files and the manifest. A retired one keeps its manifest and, where it is a candidate, the model; of its other files what is still there is what was committed. One that failed is not read, unless it is the selected or handed-off candidate.",
     why: "The candidate is a file; an entry about it is worth nothing when the file is another one.",
     remedy: "restore the checkpoint's folder from a copy; without it the run cannot be accepted",
     reference: "docs/FORMAT.md, \"Checkpoint\"",
@@ -131,7 +131,8 @@ impl State<'_> {
     fn check(&self, committed: &Committed, evidence: &Evidence, sink: &mut Sink) -> u64 {
         let obs = &committed.obs;
         let is_final = self.final_candidates.contains(obs.checkpoint.as_str());
-        let withdrawn = self.status.get(obs.checkpoint.as_str()).copied().filter(|_| !is_final);
+        let withdrawn = self.status.get(obs.checkpoint.as_str()).copied();
+        let withdrawn = withdrawn.filter(|withdrawn| !is_final || *withdrawn == Withdrawn::Retired);
         let folder = self.folder(committed);
         if obs.path != folder {
             sink.rejected(
@@ -154,12 +155,19 @@ impl State<'_> {
         self.check_identity(committed, &manifest, sink);
         let mut listed = BTreeSet::from(["manifest.json".to_owned()]);
         let mut total = manifest_bytes;
-        for shard in manifest.classes.iter().flat_map(|class| &class.shards) {
+        let is_candidate = self.candidates.values().any(|checkpoint| *checkpoint == obs.checkpoint.0);
+        let stays = |class: StateClass| is_candidate && class == StateClass::Model;
+        let shards =
+            manifest.classes.iter().flat_map(|class| class.shards.iter().map(move |shard| (class, shard)));
+        for (class, shard) in shards {
             total = total.saturating_add(shard.num_bytes);
             if !listed.insert(shard.path.clone()) {
                 let at = At::place(format!("{folder}/manifest.json"));
                 sink.rejected(at, "the manifest lists a file twice", "each file once", &shard.path);
-            } else if withdrawn.is_none() {
+            } else if withdrawn != Some(Withdrawn::Retired)
+                || stays(class.class)
+                || evidence.open(&format!("{folder}/{}", shard.path)).is_ok()
+            {
                 check_shard(committed, &folder, shard, evidence, sink);
             }
         }

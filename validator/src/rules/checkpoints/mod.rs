@@ -2,6 +2,7 @@
 
 mod captured_classes;
 mod checkpoint_anomalies;
+mod checkpoint_retention;
 mod checkpoint_schedule;
 mod checkpoint_stages;
 mod checkpoint_tensors;
@@ -24,4 +25,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &derived_state::DerivedState,
     &state_cadence::StateCadence,
     &checkpoint_anomalies::CheckpointAnomalies,
+    &checkpoint_retention::CheckpointRetention,
 ];

@@ -138,7 +138,7 @@ impl Family<'_> {
             if self.candidates.is_given_up(checkpoint) {
                 let message = format!("the candidate of step {step} is of a checkpoint that was given up");
                 let at = At::entry(admitted.index, "/body/obs/checkpoint");
-                let expected = "neither failed, quarantined nor retired";
+                let expected = "neither failed nor quarantined";
                 sink.rejected(at, message, expected, checkpoint);
             }
         }

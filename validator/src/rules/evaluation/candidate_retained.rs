@@ -21,10 +21,10 @@ declare_rule!(
         code: "GL506",
         name: "candidate-retained",
         what: "The checkpoint of every candidate still has its weights file, of the recorded digest and size, and a config.json \
-               that is byte for byte what the architecture gives; none was failed, quarantined or retired.",
+               that is byte for byte what the architecture gives; none was failed or quarantined. A retirement leaves both files.",
         why: "A selection can be checked only while the losers exist; a false configuration turns the same weights into another \
               function.",
-        remedy: "Restore the candidate's folder from the store. Candidates may not be pruned while the retention period lasts.",
+        remedy: "Restore the candidate's folder from the store. No policy lets a candidate's model go.",
         reference: "docs/FORMAT.md, \"Checkpoint\" and \"Configuration\"; schemas::contract::Retention",
         gate: Route::RejectSelectionLeakage,
     }
@@ -133,15 +133,7 @@ impl Check for Retained<'_> {
             let Some(checkpoint) = self.candidates.checkpoints.all.get(&admitted.obs.checkpoint) else {
                 continue;
             };
-            if checkpoint.is_retired {
-                let message = "a candidate's checkpoint was retired";
-                sink.rejected(
-                    At::entry(admitted.index, ""),
-                    message,
-                    "every candidate retained",
-                    &admitted.obs.checkpoint,
-                );
-            } else if checkpoint.is_unusable {
+            if checkpoint.is_lost {
                 // Of a run that is not over a later attempt may still replace it.
                 if is_over {
                     let message = "a candidate's checkpoint was failed or quarantined";

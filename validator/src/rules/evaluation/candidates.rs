@@ -77,9 +77,10 @@ impl<'a> Candidates<'a> {
         self.admitted.range(..=self.last.step()).map(|(step, admitted)| (*step, admitted))
     }
 
-    /// Whether a checkpoint was failed, quarantined or retired.
+    /// Whether a checkpoint was failed or quarantined. One that was retired
+    /// keeps the model, and with it all that a candidate is.
     pub(crate) fn is_given_up(&self, id: &CheckpointId) -> bool {
-        self.checkpoints.all.get(id).is_some_and(|checkpoint| checkpoint.is_unusable)
+        self.checkpoints.all.get(id).is_some_and(|checkpoint| checkpoint.is_lost)
     }
 
     /// Whether a candidate's checkpoint was given up between two entries, so

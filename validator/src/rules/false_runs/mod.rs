@@ -9,6 +9,7 @@ mod authority;
 mod checkpoints;
 mod data;
 mod evaluation;
+mod retention;
 mod updates;
 
 use std::collections::BTreeSet;
@@ -87,6 +88,7 @@ fn honest_runs_pass_every_rule() {
     check_honest(&evaluation::with_handoff(|_| {}), "with a handoff");
     check_honest(&attempts::with_patience(), "that stops by patience");
     check_honest(&checkpoints::with_cadence(|_, _| {}), "with state digests");
+    check_honest(&retention::with_retirement(|_| {}), "with a retirement");
 }
 
 #[test]
@@ -99,6 +101,7 @@ fn every_rule_catches_what_it_is_for() {
         evaluation::MUTATIONS,
         checkpoints::MUTATIONS,
         authority::MUTATIONS,
+        retention::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();
