@@ -13,7 +13,6 @@ use schemas::body::{
     Body, CheckpointCommittedDet, CheckpointCommittedObs, CheckpointDet, CheckpointFailedObs, CheckpointObs,
     Halves,
 };
-use schemas::contract::Architecture;
 use schemas::digest::Digest;
 use schemas::ids::CheckpointId;
 use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
@@ -22,10 +21,10 @@ use crate::checkpoint::locate::LocatedCheckpoint;
 use crate::checkpoint::manifest::{self, ManifestHeader};
 use crate::checkpoint::validate::{self, Expected};
 use crate::checkpoint::writer::{Committed, Staged, Staging};
-use crate::checkpoint::{CONFIG_NAME, CheckpointError, MODEL_NAME, OPTIMIZER_NAME, checkpoint_id};
-use crate::engine::CapturedTensors;
-use crate::export::{self, FileKind};
-use crate::state::{self, Derivation};
+use crate::checkpoint::{CONFIG_NAME, CheckpointError, MODEL_NAME, checkpoint_id};
+use crate::export::{self, FileKind, NamedTensor};
+use crate::state::StateError;
+use crate::state::registry::{CapturedState, Content};
 
 use super::attempt::Attempt;
 use super::costs::micros;
@@ -35,12 +34,10 @@ use super::failpoint;
 /// State of one step, ready to be written.
 #[derive(Debug, Clone, Copy)]
 pub struct Snapshot<'a> {
-    /// From what the JSON shards are derived.
-    pub derivation: Derivation<'a>,
     /// The run's contract.
     pub frozen: &'a FrozenContract,
-    /// Model and optimizer.
-    pub tensors: &'a CapturedTensors,
+    /// Every class that it captures.
+    pub state: &'a CapturedState,
 }
 
 /// A checkpoint that was validated.
@@ -78,7 +75,7 @@ impl Saved {
 /// When the state cannot be written or read back, after `checkpoint.failed`;
 /// or when the ledger cannot be written.
 pub fn save(attempt: &mut Attempt, snapshot: &Snapshot<'_>, ledger_folder: &Path) -> Result<Saved, RunError> {
-    let step = snapshot.derivation.step;
+    let step = snapshot.state.step;
     let checkpoint = checkpoint_id(step, attempt.attempt);
     attempt.enter("checkpoint");
     let started = Instant::now();
@@ -113,7 +110,7 @@ fn write(
     checkpoint: &CheckpointId,
     requested: Instant,
 ) -> Result<Saved, RunError> {
-    let step = snapshot.derivation.step;
+    let step = snapshot.state.step;
 
     // Staged.
     let staged = write_staging(attempt, snapshot, store, checkpoint)?;
@@ -146,7 +143,7 @@ fn write(
 
 fn shard<'a>(manifest: &'a CheckpointManifest, class: StateClass, name: &str) -> Result<&'a Shard, RunError> {
     manifest::shard(manifest, class, name)
-        .ok_or_else(|| RunError::Inventory { class, reason: format!("{name} was not written") })
+        .ok_or_else(|| StateError::Inventory { class, reason: format!("{name} was not written") }.into())
 }
 
 fn committed_body(
@@ -159,7 +156,7 @@ fn committed_body(
     let det = CheckpointCommittedDet {
         classes: manifest::state_digests(&committed.manifest),
         model,
-        step: snapshot.derivation.step,
+        step: snapshot.state.step,
     };
     let obs = CheckpointCommittedObs {
         checkpoint: checkpoint.clone(),
@@ -180,20 +177,12 @@ fn write_staging(
 ) -> Result<Staged, RunError> {
     let contract = &snapshot.frozen.contract;
     let mut staging = Staging::begin(store, checkpoint)?;
-    for class in captured_classes(snapshot) {
-        match class {
-            StateClass::Model => {
-                staging.add_tensors(class, MODEL_NAME, FileKind::Model, &snapshot.tensors.model)?;
-                staging.add_bytes(class, CONFIG_NAME, &config_json(snapshot)?)?;
-            }
-            StateClass::Optimizer => {
-                staging.add_tensors(class, OPTIMIZER_NAME, FileKind::State, &snapshot.tensors.optimizer)?;
-            }
-            _ => {
-                if let Some(bytes) = snapshot.derivation.shard(class)? {
-                    staging.add_bytes(class, &state::shard_name(class), &bytes)?;
-                }
-            }
+    for (class, shards) in &snapshot.state.classes {
+        for shard in shards {
+            match &shard.content {
+                Content::Tensors(kind, tensors) => staging.add_tensors(*class, shard.name, *kind, tensors)?,
+                Content::Json(bytes) => staging.add_bytes(*class, shard.name, bytes)?,
+            };
         }
     }
     let header = ManifestHeader {
@@ -202,39 +191,32 @@ fn write_staging(
         contract: snapshot.frozen.digest,
         declarations: &contract.state_classes,
         run: &snapshot.frozen.run,
-        step: snapshot.derivation.step,
+        step: snapshot.state.step,
     };
     Ok(staging.finish(&header)?)
 }
 
-fn captured_classes(snapshot: &Snapshot<'_>) -> Vec<StateClass> {
-    let declarations = &snapshot.frozen.contract.state_classes;
-    declarations
-        .iter()
-        .filter(|declaration| declaration.not_applicable.is_none())
-        .map(|declaration| declaration.class)
-        .collect()
-}
-
-fn config_json(snapshot: &Snapshot<'_>) -> Result<Vec<u8>, RunError> {
-    let Architecture::LlamaDecoder(decoder) = &snapshot.frozen.contract.architecture;
-    export::config_json(decoder)
-        .map(String::into_bytes)
-        .map_err(|error| RunError::Inventory { class: StateClass::Model, reason: error.to_string() })
-}
-
-/// BLAKE3 of the model shard that the snapshot would be saved as, without
-/// writing it.
+/// BLAKE3 of the model shard that the state would be saved as, without writing
+/// it.
 ///
 /// # Errors
-/// When the tensors do not make a file.
-pub fn model_digest(tensors: &CapturedTensors) -> Result<Digest, RunError> {
-    digest_of(StateClass::Model, FileKind::Model, &tensors.model)
+/// When the state has no model, or its tensors do not make a file.
+pub fn model_digest(state: &CapturedState) -> Result<Digest, RunError> {
+    let class = StateClass::Model;
+    let missing = || StateError::Inventory { class, reason: format!("shard {MODEL_NAME} is missing") };
+    digest_of(class, &state.shard(class, MODEL_NAME).ok_or_else(missing)?.content)
 }
 
-fn digest_of(class: StateClass, kind: FileKind, tensors: &[export::NamedTensor]) -> Result<Digest, RunError> {
+fn digest_of(class: StateClass, content: &Content) -> Result<Digest, RunError> {
+    match content {
+        Content::Json(bytes) => Ok(Digest::blake3(*blake3::hash(bytes).as_bytes())),
+        Content::Tensors(kind, tensors) => tensor_digest(class, *kind, tensors),
+    }
+}
+
+fn tensor_digest(class: StateClass, kind: FileKind, tensors: &[NamedTensor]) -> Result<Digest, RunError> {
     let written = export::write(kind, tensors, &mut std::io::sink());
-    Ok(written.map_err(|source| RunError::Tensors { class, source })?.digest)
+    Ok(written.map_err(|source| StateError::Tensors { class, source: Box::new(source) })?.digest)
 }
 
 /// Digest of every class of the contract, as a checkpoint of the snapshot
@@ -244,27 +226,15 @@ fn digest_of(class: StateClass, kind: FileKind, tensors: &[export::NamedTensor])
 /// When the state does not make files.
 pub fn state_digests(attempt: &Attempt, snapshot: &Snapshot<'_>) -> Result<Vec<StateDigest>, RunError> {
     let mut shards = std::collections::BTreeMap::new();
-    let shard =
-        |path: &str, digest| Shard { digest, num_bytes: 0, path: path.to_owned(), tensors: Vec::new() };
-    let hash = |bytes: &[u8]| Digest::blake3(*blake3::hash(bytes).as_bytes());
-    for class in captured_classes(snapshot) {
-        let of_class = match class {
-            StateClass::Model => vec![
-                shard(MODEL_NAME, model_digest(snapshot.tensors)?),
-                shard(CONFIG_NAME, hash(&config_json(snapshot)?)),
-            ],
-            StateClass::Optimizer => {
-                let digest = digest_of(class, FileKind::State, &snapshot.tensors.optimizer)?;
-                vec![shard(OPTIMIZER_NAME, digest)]
-            }
-            _ => match snapshot.derivation.shard(class)? {
-                Some(bytes) => vec![shard(&state::shard_name(class), hash(&bytes))],
-                None => Vec::new(),
-            },
-        };
-        shards.insert(class, of_class);
+    for (class, captured) in &snapshot.state.classes {
+        let mut of_class = Vec::new();
+        for shard in captured {
+            let digest = digest_of(*class, &shard.content)?;
+            of_class.push(Shard { digest, num_bytes: 0, path: shard.name.to_owned(), tensors: Vec::new() });
+        }
+        shards.insert(*class, of_class);
     }
-    let step = snapshot.derivation.step;
+    let step = snapshot.state.step;
     let header = ManifestHeader {
         attempt: attempt.attempt,
         checkpoint: &checkpoint_id(step, attempt.attempt),

@@ -21,6 +21,7 @@ use schemas::number::Float;
 
 use crate::engine::{Engine, StepOutcome};
 use crate::evaluate::EvaluationOutcome;
+use crate::state::registry::{self, Source};
 use crate::state::{Derivation, SelectionTracker};
 
 use super::attempt::Attempt;
@@ -261,8 +262,7 @@ impl<'a> Training<'a> {
         // --------------------------------------------------- Record evaluations
         let is_saved = self.resumed.is_some();
         let is_due = step.is_multiple_of(contract.checkpoints.every_steps) || stop.is_some();
-        let needs_tensors = is_due && !is_saved || has_digests;
-        let tensors = if needs_tensors { Some(engine.capture()?) } else { None };
+        let needs_state = is_due && !is_saved || has_digests;
         let derivation = Derivation {
             contract,
             counters: engine.counters(),
@@ -271,14 +271,18 @@ impl<'a> Training<'a> {
             selection: self.selection.state(),
             step,
         };
-        let snapshot = tensors.as_ref().map(|tensors| Snapshot { derivation, frozen, tensors });
+        let state = match needs_state {
+            true => Some(registry::capture(&Source { derivation, engine })?),
+            false => None,
+        };
+        let snapshot = state.as_ref().map(|state| Snapshot { frozen, state });
         if let Some(update) = self.pending.take() {
             let digests = snapshot.as_ref().map(|snapshot| save::state_digests(attempt, snapshot));
             record_step(attempt, step, &update, digests.transpose()?)?;
         }
-        let model = match (&tensors, &self.resumed) {
+        let model = match (&state, &self.resumed) {
             (_, Some(saved)) => Some(saved.model),
-            (Some(tensors), None) if is_due => Some(save::model_digest(tensors)?),
+            (Some(state), None) if is_due => Some(save::model_digest(state)?),
             _ => None,
         };
         for evaluation in &evaluated {
