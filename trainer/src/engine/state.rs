@@ -37,6 +37,10 @@ fn to_values(bytes: &[u8]) -> Vec<f32> {
 /// Name and shape of each wanted tensor, in name order.
 type Wanted<'a> = Vec<(String, &'a [u64])>;
 
+pub(super) fn no_averages() -> EngineError {
+    EngineError::State { class: "averages", reason: "the contract keeps none".to_owned() }
+}
+
 fn tensor(name: String, shape: &[u64], values: &[f32]) -> NamedTensor {
     NamedTensor { name, dtype: PARAMETER_DTYPE.to_owned(), shape: shape.to_vec(), bytes: to_bytes(values) }
 }
@@ -82,6 +86,37 @@ impl Engine {
         }
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
         tensors
+    }
+
+    /// Copies the averaged parameters, and the frozen ones as they are, in name
+    /// order.
+    ///
+    /// # Errors
+    /// When none are kept, or the device fails.
+    pub fn capture_averages(&self) -> Result<Vec<NamedTensor>, EngineError> {
+        let averages = self.averages.as_ref().ok_or_else(no_averages)?;
+        let mut tensors = self.capture_model()?;
+        for (slot, values) in self.slots.iter().zip(&averages.tensors) {
+            if let Some(tensor) = tensors.iter_mut().find(|tensor| tensor.name == slot.path) {
+                tensor.bytes = to_bytes(values);
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// Replaces the averaged parameters; what the file says of frozen ones is
+    /// not needed. Nothing changes when it is refused.
+    ///
+    /// # Errors
+    /// As [`Self::restore`], and when none are kept.
+    pub fn restore_averages(&mut self, tensors: &[NamedTensor]) -> Result<(), EngineError> {
+        let found = matched("averages", &self.wanted_model(), tensors)?;
+        let mut found = found.into_iter().collect::<std::collections::BTreeMap<_, _>>();
+        let averages = self.averages.as_mut().ok_or_else(no_averages)?;
+        for (slot, values) in self.slots.iter().zip(&mut averages.tensors) {
+            *values = found.remove(&slot.path).unwrap_or_default();
+        }
+        Ok(())
     }
 
     /// Every parameter.

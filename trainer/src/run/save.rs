@@ -13,6 +13,7 @@ use schemas::body::{
     Body, CheckpointCommittedDet, CheckpointCommittedObs, CheckpointDet, CheckpointFailedObs, CheckpointObs,
     Halves,
 };
+use schemas::contract::ParameterView;
 use schemas::digest::Digest;
 use schemas::ids::CheckpointId;
 use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
@@ -21,7 +22,7 @@ use crate::checkpoint::locate::LocatedCheckpoint;
 use crate::checkpoint::manifest::{self, ManifestHeader};
 use crate::checkpoint::validate::{self, Expected};
 use crate::checkpoint::writer::{Committed, Staged, Staging};
-use crate::checkpoint::{CONFIG_NAME, CheckpointError, MODEL_NAME, checkpoint_id};
+use crate::checkpoint::{AVERAGES_NAME, CONFIG_NAME, CheckpointError, MODEL_NAME, checkpoint_id};
 use crate::export::{self, FileKind, NamedTensor};
 use crate::state::StateError;
 use crate::state::registry::{CapturedState, Content};
@@ -43,6 +44,8 @@ pub struct Snapshot<'a> {
 /// A checkpoint that was validated.
 #[derive(Debug, Clone)]
 pub struct Saved {
+    /// BLAKE3 of the averages shard; none where no averages are kept.
+    pub averages: Option<Digest>,
     /// Its name.
     pub checkpoint: CheckpointId,
     /// BLAKE3 of `config.json`.
@@ -60,7 +63,9 @@ impl Saved {
     /// # Errors
     /// When it has no model or configuration shard.
     pub fn from_located(located: &LocatedCheckpoint) -> Result<Self, RunError> {
+        let averages = manifest::shard(&located.manifest, StateClass::Averages, AVERAGES_NAME);
         Ok(Self {
+            averages: averages.map(|shard| shard.digest),
             checkpoint: located.record.checkpoint.clone(),
             config: shard(&located.manifest, StateClass::Model, CONFIG_NAME)?.digest,
             model: shard(&located.manifest, StateClass::Model, MODEL_NAME)?.digest,
@@ -138,7 +143,14 @@ fn write(
     let body = Body::CheckpointValidated(Box::new(stage(step, checkpoint, renamed.elapsed())));
     attempt.record_durably(step, body)?;
     failpoint::pass("checkpoint.validated");
-    Ok(Saved { checkpoint: checkpoint.clone(), config, model, num_bytes: committed.num_bytes })
+    let averages = manifest::shard(&committed.manifest, StateClass::Averages, AVERAGES_NAME);
+    Ok(Saved {
+        averages: averages.map(|shard| shard.digest),
+        checkpoint: checkpoint.clone(),
+        config,
+        model,
+        num_bytes: committed.num_bytes,
+    })
 }
 
 fn shard<'a>(manifest: &'a CheckpointManifest, class: StateClass, name: &str) -> Result<&'a Shard, RunError> {
@@ -196,15 +208,43 @@ fn write_staging(
     Ok(staging.finish(&header)?)
 }
 
-/// BLAKE3 of the model shard that the state would be saved as, without writing
-/// it.
-///
-/// # Errors
-/// When the state has no model, or its tensors do not make a file.
-pub fn model_digest(state: &CapturedState) -> Result<Digest, RunError> {
-    let class = StateClass::Model;
-    let missing = || StateError::Inventory { class, reason: format!("shard {MODEL_NAME} is missing") };
-    digest_of(class, &state.shard(class, MODEL_NAME).ok_or_else(missing)?.content)
+/// What an evaluation can be of: the shards that hold parameters, by digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvaluatedShards {
+    /// BLAKE3 of the averages shard; none where no averages are kept.
+    pub averages: Option<Digest>,
+    /// BLAKE3 of the model shard.
+    pub model: Digest,
+}
+
+impl EvaluatedShards {
+    /// Those of a checkpoint.
+    #[must_use]
+    pub const fn of_saved(saved: &Saved) -> Self {
+        Self { averages: saved.averages, model: saved.model }
+    }
+
+    /// Those that a state would be saved as, without writing it.
+    ///
+    /// # Errors
+    /// When the state has no model, or its tensors do not make a file.
+    pub fn of_state(state: &CapturedState) -> Result<Self, RunError> {
+        let class = StateClass::Model;
+        let missing = || StateError::Inventory { class, reason: format!("shard {MODEL_NAME} is missing") };
+        let model = digest_of(class, &state.shard(class, MODEL_NAME).ok_or_else(missing)?.content)?;
+        let class = StateClass::Averages;
+        let averages = state.shard(class, AVERAGES_NAME).map(|shard| digest_of(class, &shard.content));
+        Ok(Self { averages: averages.transpose()?, model })
+    }
+
+    /// The shard of a view.
+    #[must_use]
+    pub const fn of_view(&self, view: ParameterView) -> Option<Digest> {
+        match view {
+            ParameterView::Current => Some(self.model),
+            ParameterView::Averages => self.averages,
+        }
+    }
 }
 
 fn digest_of(class: StateClass, content: &Content) -> Result<Digest, RunError> {
@@ -251,10 +291,18 @@ pub fn state_digests(attempt: &Attempt, snapshot: &Snapshot<'_>) -> Result<Vec<S
 ///
 /// # Errors
 /// [`CheckpointError::Digest`] where they differ.
-pub fn check_model(saved: &Saved, evaluated: Digest, store: &Path) -> Result<(), RunError> {
-    if saved.model == evaluated {
-        return Ok(());
+pub fn check_evaluated(saved: &Saved, evaluated: EvaluatedShards, store: &Path) -> Result<(), RunError> {
+    let pairs = [
+        (MODEL_NAME, Some(evaluated.model), Some(saved.model)),
+        (AVERAGES_NAME, evaluated.averages, saved.averages),
+    ];
+    for (name, expected, actual) in pairs {
+        if let (Some(expected), Some(actual)) = (expected, actual)
+            && expected != actual
+        {
+            let path = store.join(saved.checkpoint.as_str()).join(name);
+            return Err(CheckpointError::Digest { path, expected, actual }.into());
+        }
     }
-    let path = store.join(saved.checkpoint.as_str()).join(MODEL_NAME);
-    Err(CheckpointError::Digest { path, expected: evaluated, actual: saved.model }.into())
+    Ok(())
 }

@@ -31,7 +31,7 @@ use super::failpoint;
 use super::floors::{self, FloorReached};
 use super::history::{History, PastCandidate};
 use super::resume::ResumeState;
-use super::save::{self, Saved, Snapshot};
+use super::save::{self, EvaluatedShards, Saved, Snapshot};
 use super::signals::{Interrupt, ReceivedSignal};
 
 /// Updates between two readings of the resident memory; reading it at each
@@ -44,6 +44,9 @@ const FLOORS_EVERY: Duration = Duration::from_secs(1);
 /// Size of the next checkpoint as long as none was written: parameters and two
 /// moments in binary32, and room for headers.
 const BYTES_PER_PARAMETER: u64 = 12;
+
+/// Averages in binary32.
+const BYTES_PER_AVERAGE: u64 = 4;
 
 /// What does not change while the loop runs.
 #[derive(Debug, Clone, Copy)]
@@ -162,7 +165,8 @@ impl<'a> Training<'a> {
         let contract = &context.frozen.contract;
         let step = resume.step;
         let resumed = resume.checkpoint.as_ref().map(Saved::from_located).transpose()?;
-        let initial_bytes = context.num_parameters * BYTES_PER_PARAMETER;
+        let of_averages = if contract.averages.is_some() { BYTES_PER_AVERAGE } else { 0 };
+        let initial_bytes = context.num_parameters * (BYTES_PER_PARAMETER + of_averages);
         attempt.console.start_steps(step, last_step_bound(contract));
         Ok(Self {
             candidates: surviving_candidates(context.history, step),
@@ -281,25 +285,26 @@ impl<'a> Training<'a> {
             let digests = snapshot.as_ref().map(|snapshot| save::state_digests(attempt, snapshot));
             record_step(attempt, step, &update, digests.transpose()?)?;
         }
-        let model = match (&state, &self.resumed) {
-            (_, Some(saved)) => Some(saved.model),
-            (Some(state), None) if is_due => Some(save::model_digest(state)?),
+        let shards = match (&state, &self.resumed) {
+            (_, Some(saved)) => Some(EvaluatedShards::of_saved(saved)),
+            (Some(state), None) if is_due => Some(EvaluatedShards::of_state(state)?),
             _ => None,
         };
         for evaluation in &evaluated {
-            record_evaluation(attempt, step, evaluation, model)?;
+            let shard = shards.and_then(|shards| shards.of_view(evaluation.stream.view));
+            record_evaluation(attempt, step, evaluation, shard)?;
         }
 
         // ---------------------------------------------------------------- Save
         attempt.enter("train");
-        let saved = match (&self.resumed, &snapshot, model) {
+        let saved = match (&self.resumed, &snapshot, shards) {
             (Some(saved), _, _) => Some(saved.clone()),
-            (None, Some(snapshot), Some(model)) if is_due => {
+            (None, Some(snapshot), Some(shards)) if is_due => {
                 if let Some(floor) = floors::check(&contract.floors, &self.store, self.checkpoint_bytes)? {
                     return Ok(Some(Ending::Floor(floor)));
                 }
                 let saved = save::save(attempt, snapshot, ledger_folder)?;
-                save::check_model(&saved, model, &self.store)?;
+                save::check_evaluated(&saved, shards, &self.store)?;
                 self.checkpoint_bytes = saved.num_bytes;
                 Some(saved)
             }

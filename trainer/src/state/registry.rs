@@ -33,6 +33,7 @@ static COMPONENTS: &[&dyn Component] = &[
     &classes::sampler::Sampler,
     &classes::topology::Topology,
     &classes::compiler_plan::Plan,
+    &classes::averages::Averages,
     &classes::accumulated_gradients::AccumulatedGradients,
     &classes::selection_state::Selection,
 ];

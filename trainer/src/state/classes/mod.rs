@@ -2,6 +2,7 @@
 //! them.
 
 pub(super) mod accumulated_gradients;
+pub(super) mod averages;
 pub(super) mod compiler_plan;
 pub(super) mod data_cursor;
 pub(super) mod loss_scaler;

@@ -1,5 +1,6 @@
 //! `GL6xx`: when state is saved, in which stages, and whether it is all there.
 
+mod averages;
 mod captured_classes;
 mod checkpoint_anomalies;
 mod checkpoint_schedule;
@@ -24,4 +25,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &derived_state::DerivedState,
     &state_cadence::StateCadence,
     &checkpoint_anomalies::CheckpointAnomalies,
+    &averages::AveragesRule,
 ];
