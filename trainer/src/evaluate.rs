@@ -7,7 +7,7 @@
 use std::f64::consts::LN_2;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use schemas::contract::{EvaluationStream, Metric, ParameterView};
+use schemas::contract::{EvaluationStream, Metric};
 use schemas::data::Split;
 
 use crate::batch::{Microbatch, Placement};
@@ -28,7 +28,7 @@ pub struct EvaluationOutcome {
 }
 
 impl Engine {
-    /// Evaluates the current parameters on a stream. `None` when `interrupt`
+    /// Evaluates the parameters of a stream's view. `None` when `interrupt`
     /// was set before the last microbatch had begun.
     ///
     /// # Errors
@@ -55,9 +55,7 @@ impl Engine {
                 return Err(refuse("split", "qualification".to_owned(), requirement));
             }
         };
-        if stream.view != ParameterView::Current {
-            return Err(refuse("view", format!("{:?}", stream.view), "no averages are kept"));
-        }
+        let parameters = self.view(stream.view)?;
         let Metric::BitsPerByte = stream.metric;
         let num_examples = stream.num_examples.unwrap_or_else(|| source.num_examples());
         if num_examples == 0 || num_examples > source.num_examples() {
@@ -79,7 +77,7 @@ impl Engine {
             let microbatch = Microbatch::assemble(source, &placements, context_length, self.device.handle())?;
             let losses = self
                 .decoder
-                .token_losses(&self.parameters, microbatch.inputs.clone(), microbatch.targets.clone(), None)
+                .token_losses(&parameters, microbatch.inputs.clone(), microbatch.targets.clone(), None)
                 .try_into_vec_as::<f32>()
                 .map_err(|error| EngineError::device("reading token losses", &error))?;
             total_nats = microbatch.add_targets(total_nats, &losses);

@@ -5,6 +5,7 @@
 //! executes a contract step by step, saves and restores state through
 //! `checkpoint` and `state`, and records everything in the run's ledger.
 
+pub mod averages;
 pub mod batch;
 pub mod checkpoint;
 pub mod cli;

@@ -18,10 +18,10 @@ use trainer::checkpoint::locate::{LocatedCheckpoint, RecordedCheckpoint};
 use trainer::checkpoint::manifest::ManifestHeader;
 use trainer::checkpoint::validate::{self, Expected};
 use trainer::checkpoint::writer::{Committed, Staging};
-use trainer::checkpoint::{CONFIG_NAME, MODEL_NAME, OPTIMIZER_NAME, checkpoint_id};
-use trainer::export::{self, FileKind};
+use trainer::checkpoint::{MODEL_NAME, OPTIMIZER_NAME, checkpoint_id};
 use trainer::run::resume::ResumeState;
-use trainer::state::{self, Derivation, SelectionTracker};
+use trainer::state::registry::{self, Content, Source};
+use trainer::state::{Derivation, SelectionTracker};
 
 use common::Fixture;
 
@@ -56,7 +56,6 @@ fn saved() -> Result<Saved> {
     let temporary = TempDir::with_prefix("trainer-checkpoint-")?;
     let fixture = Fixture::write(temporary.path(), &common::decoder(), 2, 2)?;
     let engine = fixture.engine(temporary.path())?;
-    let tensors = engine.capture()?;
     let selection = SelectionTracker::new(&fixture.contract).context("the fixture has a stream")?;
     let derivation = Derivation {
         contract: &fixture.contract,
@@ -68,15 +67,12 @@ fn saved() -> Result<Saved> {
     };
     let (id, run) = (checkpoint_id(0, AttemptId(1)), RunId::from("run"));
     let mut staging = Staging::begin(&temporary.path().join("store"), &id)?;
-    staging.add_tensors(StateClass::Model, MODEL_NAME, FileKind::Model, &tensors.model)?;
-    let schemas::contract::Architecture::LlamaDecoder(decoder) = &fixture.contract.architecture;
-    staging.add_bytes(StateClass::Model, CONFIG_NAME, export::config_json(decoder)?.as_bytes())?;
-    staging.add_tensors(StateClass::Optimizer, OPTIMIZER_NAME, FileKind::State, &tensors.optimizer)?;
-    for declared in &fixture.contract.state_classes {
-        if declared.not_applicable.is_none()
-            && let Some(bytes) = derivation.shard(declared.class)?
-        {
-            staging.add_bytes(declared.class, &state::shard_name(declared.class), &bytes)?;
+    for (class, shards) in registry::capture(&Source { derivation, engine: &engine })?.classes {
+        for shard in shards {
+            match shard.content {
+                Content::Tensors(kind, tensors) => staging.add_tensors(class, shard.name, kind, &tensors)?,
+                Content::Json(bytes) => staging.add_bytes(class, shard.name, &bytes)?,
+            };
         }
     }
     let header = ManifestHeader {
@@ -242,6 +238,12 @@ fn every_class_comes_back_or_is_named() -> Result<()> {
             })?;
             assert!(emptied.expect_err("a class without shards is refused").contains(&name));
         }
+    }
+    for at in 0..saved.fixture.contract.state_classes.len() {
+        let name = format!("`{}`", saved.fixture.contract.state_classes[at].class);
+        let moved = restored(&saved, |manifest, _| manifest.classes[at].step = 1)?;
+        let said = moved.expect_err("another step is refused");
+        assert!(said.contains(&name) && said.contains("step 1"), "{said}");
     }
     let more = restored(&saved, |manifest, _| {
         let mut captured = manifest.classes[0].clone();

@@ -22,6 +22,7 @@ mod model;
 mod problem;
 mod schedule;
 mod state;
+mod stateful;
 mod tables;
 
 use std::io;
@@ -255,6 +256,7 @@ fn check_contract(
     schedule::check(&contract, card.as_ref(), &inputs, problems);
     execution::check(&contract, is_shape_possible, problems);
     state::check(&contract, problems);
+    stateful::check(&contract, problems);
     let canonical = canonical_bytes(&contract, problems)?;
     let Inputs { mut artifacts, train, val } = inputs;
     artifacts.sort_by(|a, b| a.pointer.cmp(&b.pointer));

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use schemas::body::CheckpointStage;
 use schemas::contract::{
-    CandidateFamily, Contract, Direction, EvaluationStream, Metric, MidAccumulation, ParameterView, SaveMode,
-    ScheduleShape, StoppingRule,
+    CandidateFamily, Contract, Direction, EvaluationStream, Metric, MidAccumulation, SaveMode, ScheduleShape,
+    StoppingRule,
 };
 use schemas::data::Split;
 use schemas::policy_card::PolicyCard;
@@ -239,12 +239,6 @@ fn check_stream(contract: &Contract, index: usize, inputs: &Inputs, problems: &m
         at("direction"),
         "is \"maximize\"; expected \"minimize\"",
         "fewer bits per byte are better",
-    );
-    problems.require(
-        stream.view == ParameterView::Current,
-        at("view"),
-        "is \"averages\"; expected \"current\"",
-        "the trainer of this edition averages no parameters",
     );
     let table = match stream.split {
         Split::Train => inputs.train,

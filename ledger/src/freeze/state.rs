@@ -102,6 +102,7 @@ fn check_captured(contract: &Contract, class: StateClass, pointer: &str, problem
         | StateClass::CompilerPlan
         | StateClass::SelectionState => true,
         StateClass::LossScaler => contract.numerics.loss_scaler.is_some(),
+        StateClass::Averages => contract.averages.is_some(),
         _ => false,
     };
     problems.require(

@@ -239,7 +239,15 @@ fn evaluation_and_selection() {
         &[("/evaluation/streams/0/direction", json!("maximize"))],
         &["/evaluation/streams/0/direction"],
     );
-    check_pointers(&[("/evaluation/streams/0/view", json!("averages"))], &["/evaluation/streams/0/view"]);
+    check(
+        "/evaluation/streams/0/view",
+        json!("averages"),
+        &[
+            "/evaluation/streams/0/view: is \"averages\", and the contract keeps none",
+            "/selection/stream: \"val\" is measured on averaged parameters, and a candidate is the model shard",
+            "/quality_target/stream: \"val\" is measured on averaged parameters, and a candidate is the model shard",
+        ],
+    );
     check(
         "/evaluation/streams/0/num_examples",
         json!(8),

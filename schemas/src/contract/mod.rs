@@ -9,6 +9,7 @@ mod authority;
 mod execution;
 mod model;
 mod schedule;
+mod stateful;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,7 @@ pub use authority::*;
 pub use execution::*;
 pub use model::*;
 pub use schedule::*;
+pub use stateful::*;
 
 use crate::digest::Digest;
 use crate::entry::Extension;
@@ -41,6 +43,9 @@ pub struct FileBinding {
 pub struct Contract {
     /// The model.
     pub architecture: Architecture,
+    /// Averaged parameters; left out: none are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub averages: Option<Averages>,
     /// Batch arithmetic.
     pub batch: Batch,
     /// Budget that ends the run.

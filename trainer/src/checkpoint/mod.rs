@@ -25,6 +25,8 @@ use crate::export::ExportError;
 pub const MODEL_NAME: &str = "model.safetensors";
 /// File name of the configuration beside them.
 pub const CONFIG_NAME: &str = "config.json";
+/// File name of the averaged parameters.
+pub const AVERAGES_NAME: &str = "averages.safetensors";
 /// File name of the optimizer's tensors.
 pub const OPTIMIZER_NAME: &str = "optimizer.safetensors";
 /// File name of a checkpoint's manifest.

@@ -79,6 +79,7 @@ pub(crate) fn plan<'a>(
     let Architecture::LlamaDecoder(decoder) = &contract.architecture;
     check_model(contract, decoder, device)?;
     check_numerics(contract)?;
+    check_averages(contract)?;
     check_batch(contract)?;
     let rule = check_card(card)?;
     let groups = groups(contract, card)?;
@@ -127,6 +128,16 @@ fn check_numerics(contract: &Contract) -> Result<(), Unsupported> {
     }
     let Reduction::MicrobatchTree = numerics.reduction;
     Ok(())
+}
+
+fn check_averages(contract: &Contract) -> Result<(), Unsupported> {
+    match &contract.averages {
+        Some(averages) if !(averages.decay > 0.0 && averages.decay < 1.0) => {
+            let requirement = "it must be above 0 and below 1";
+            field("contract", "/averages/decay", averages.decay, requirement)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_batch(contract: &Contract) -> Result<(), Unsupported> {

@@ -22,11 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::tensor::{Tensor, TensorData};
 use schemas::body::{Counters, Credit, Draw, GroupUpdate};
-use schemas::contract::Contract;
+use schemas::contract::{AverageOrder, Contract, ParameterView};
 use schemas::number::Float;
 use schemas::parameters::ParameterManifest;
 use schemas::policy_card::{Clipping, PolicyCard};
 
+use crate::averages::AveragedParameters;
 use crate::batch::{Consumption, Microbatch, Placement};
 use crate::data::{DataError, ExampleSource};
 use crate::device::OpenDevice;
@@ -151,6 +152,7 @@ pub struct Engine {
     pub(crate) microbatch_examples: usize,
     manifest: ParameterManifest,
     slots: Vec<Slot>,
+    averages: Option<AveragedParameters>,
     groups: Vec<GroupPlan>,
     rule: AdamW,
     clipping: Clipping,
@@ -174,9 +176,13 @@ impl Engine {
         let seed = config.contract.seeds.initialization.0;
         let mut parameters = Parameters::new();
         let mut slots = Vec::new();
+        let mut averaged = Vec::new();
         for (declaration, group) in config.parameters.parameters.iter().zip(&plan.parameter_groups) {
             let num_elements = check::num_elements(declaration)?;
             let values = init::values(&declaration.initializer, &declaration.path, seed, num_elements);
+            if group.is_some() && config.contract.averages.is_some() {
+                averaged.push(values.clone());
+            }
             let data = TensorData::new(values, [num_elements]);
             parameters.insert(declaration.path.clone(), Tensor::from_data(data, handle));
             if let Some(group) = *group {
@@ -192,6 +198,7 @@ impl Engine {
             microbatch_examples: config.contract.batch.microbatch_examples as usize,
             manifest: config.parameters.clone(),
             slots,
+            averages: config.contract.averages.as_ref().map(|of| AveragedParameters::new(of, averaged)),
             groups: plan.groups,
             rule: plan.rule,
             clipping: config.card.clipping.clone(),
@@ -222,6 +229,23 @@ impl Engine {
     #[must_use]
     pub fn num_train_examples(&self) -> u64 {
         self.train.num_examples()
+    }
+
+    /// The parameters of a view, on the device. Averages are read where they
+    /// are; the trained parameters stay in their place.
+    ///
+    /// # Errors
+    /// When averages are asked for and none are kept.
+    pub(crate) fn view(&self, view: ParameterView) -> Result<Parameters, EngineError> {
+        let mut parameters = self.parameters.clone();
+        if view == ParameterView::Averages {
+            let averages = self.averages.as_ref().ok_or_else(state::no_averages)?;
+            for (slot, values) in self.slots.iter().zip(&averages.tensors) {
+                let data = TensorData::new(values.clone(), [values.len()]);
+                parameters.insert(slot.path.clone(), Tensor::from_data(data, self.device.handle()));
+            }
+        }
+        Ok(parameters)
     }
 
     /// Executes one update. `None` when `interrupt` was set before the last
@@ -347,14 +371,21 @@ impl Engine {
             .map(|(group, rate)| self.rule.coefficients(step, *rate, group.weight_decay, clip_coefficient))
             .collect();
         let mut norms = vec![SquaredNorms::default(); self.groups.len()];
-        for (slot, gradient) in self.slots.iter_mut().zip(gradients) {
+        for (index, (slot, gradient)) in self.slots.iter_mut().zip(gradients).enumerate() {
             let Some(tensor) = self.parameters.remove(&slot.path) else { continue };
             let mut data =
                 tensor.try_into_data().map_err(|error| EngineError::device("reading parameters", &error))?;
             let values = data
                 .as_mut_slice::<f32>()
                 .map_err(|error| EngineError::device("reading parameters", &error))?;
+            let mut average = |order, values: &[f32]| {
+                if let Some(averages) = self.averages.as_mut().filter(|averages| averages.order() == order) {
+                    averages.add(step, index, values);
+                }
+            };
+            average(AverageOrder::BeforeUpdate, values);
             let squared = adamw::update(values, gradient, &mut slot.moments, &coefficients[slot.group]);
+            average(AverageOrder::AfterUpdate, values);
             norms[slot.group].parameter += squared.parameter;
             norms[slot.group].update += squared.update;
             self.parameters.insert(slot.path.clone(), Tensor::from_data(data, self.device.handle()));

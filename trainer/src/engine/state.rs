@@ -34,46 +34,112 @@ fn to_values(bytes: &[u8]) -> Vec<f32> {
     words.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
+/// Name and shape of each wanted tensor, in name order.
+type Wanted<'a> = Vec<(String, &'a [u64])>;
+
+pub(super) fn no_averages() -> EngineError {
+    EngineError::State { class: "averages", reason: "the contract keeps none".to_owned() }
+}
+
+fn tensor(name: String, shape: &[u64], values: &[f32]) -> NamedTensor {
+    NamedTensor { name, dtype: PARAMETER_DTYPE.to_owned(), shape: shape.to_vec(), bytes: to_bytes(values) }
+}
+
 impl Engine {
-    /// Copies every tensor of the state.
+    /// Copies parameters and optimizer state.
     ///
     /// # Errors
     /// When the device fails.
     pub fn capture(&self) -> Result<CapturedTensors, EngineError> {
-        let tensor = |name: String, shape: &[u64], values: &[f32]| NamedTensor {
-            name,
-            dtype: PARAMETER_DTYPE.to_owned(),
-            shape: shape.to_vec(),
-            bytes: to_bytes(values),
-        };
-        let mut model = Vec::new();
-        let mut optimizer = Vec::new();
-        let mut slots = self.slots.iter().peekable();
-        for declaration in &self.manifest.parameters {
-            let path = &declaration.path;
-            if let Some(parameter) = self.parameters.get(path) {
-                let data = parameter
-                    .try_to_data()
-                    .map_err(|error| EngineError::device("reading parameters", &error))?;
-                let values = data
-                    .as_slice::<f32>()
-                    .map_err(|error| EngineError::device("reading parameters", &error))?;
-                model.push(tensor(path.clone(), &declaration.shape, values));
-            }
-            if let Some(slot) = slots.next_if(|slot| slot.path == *path) {
-                let moments = [&slot.moments.exp_avg, &slot.moments.exp_avg_sq];
-                for (suffix, values) in STATE_SUFFIXES.iter().zip(moments) {
-                    optimizer.push(tensor(format!("{path}.{suffix}"), &declaration.shape, values));
-                }
-            }
-        }
-        model.sort_by(|a, b| a.name.cmp(&b.name));
-        optimizer.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(CapturedTensors { model, optimizer })
+        Ok(CapturedTensors { model: self.capture_model()?, optimizer: self.capture_optimizer() })
     }
 
-    /// Replaces the whole state by a captured one. Nothing changes when it is
-    /// refused.
+    /// Copies the parameters, in name order.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn capture_model(&self) -> Result<Vec<NamedTensor>, EngineError> {
+        let mut tensors = Vec::new();
+        for declaration in &self.manifest.parameters {
+            let Some(parameter) = self.parameters.get(&declaration.path) else { continue };
+            let data =
+                parameter.try_to_data().map_err(|error| EngineError::device("reading parameters", &error))?;
+            let values =
+                data.as_slice::<f32>().map_err(|error| EngineError::device("reading parameters", &error))?;
+            tensors.push(tensor(declaration.path.clone(), &declaration.shape, values));
+        }
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(tensors)
+    }
+
+    /// Copies the moments, in name order.
+    #[must_use]
+    pub fn capture_optimizer(&self) -> Vec<NamedTensor> {
+        let mut tensors = Vec::new();
+        for slot in &self.slots {
+            let declared = self.manifest.parameters.iter().find(|declared| declared.path == slot.path);
+            let Some(declaration) = declared else { continue };
+            let moments = [&slot.moments.exp_avg, &slot.moments.exp_avg_sq];
+            for (suffix, values) in STATE_SUFFIXES.iter().zip(moments) {
+                tensors.push(tensor(format!("{}.{suffix}", slot.path), &declaration.shape, values));
+            }
+        }
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors
+    }
+
+    /// Copies the averaged parameters, and the frozen ones as they are, in name
+    /// order.
+    ///
+    /// # Errors
+    /// When none are kept, or the device fails.
+    pub fn capture_averages(&self) -> Result<Vec<NamedTensor>, EngineError> {
+        let averages = self.averages.as_ref().ok_or_else(no_averages)?;
+        let mut tensors = self.capture_model()?;
+        for (slot, values) in self.slots.iter().zip(&averages.tensors) {
+            if let Some(tensor) = tensors.iter_mut().find(|tensor| tensor.name == slot.path) {
+                tensor.bytes = to_bytes(values);
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// Replaces the averaged parameters; what the file says of frozen ones is
+    /// not needed. Nothing changes when it is refused.
+    ///
+    /// # Errors
+    /// As [`Self::restore`], and when none are kept.
+    pub fn restore_averages(&mut self, tensors: &[NamedTensor]) -> Result<(), EngineError> {
+        let found = matched("averages", &self.wanted_model(), tensors)?;
+        let mut found = found.into_iter().collect::<std::collections::BTreeMap<_, _>>();
+        let averages = self.averages.as_mut().ok_or_else(no_averages)?;
+        for (slot, values) in self.slots.iter().zip(&mut averages.tensors) {
+            *values = found.remove(&slot.path).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Every parameter.
+    fn wanted_model(&self) -> Wanted<'_> {
+        let declared = self.manifest.parameters.iter();
+        let mut wanted: Wanted<'_> = declared.map(|d| (d.path.clone(), d.shape.as_slice())).collect();
+        wanted.sort();
+        wanted
+    }
+
+    /// The moments of every trainable parameter.
+    fn wanted_optimizer(&self) -> Wanted<'_> {
+        let declared = self.manifest.parameters.iter();
+        let mut wanted: Wanted<'_> = declared
+            .filter(|declaration| self.slots.iter().any(|slot| slot.path == declaration.path))
+            .flat_map(|d| STATE_SUFFIXES.map(|suffix| (format!("{}.{suffix}", d.path), d.shape.as_slice())))
+            .collect();
+        wanted.sort();
+        wanted
+    }
+
+    /// Replaces parameters, optimizer state and position by captured ones.
+    /// Nothing changes when it is refused.
     ///
     /// # Errors
     /// When a tensor is missing, is not declared, occurs twice, or has another
@@ -85,24 +151,32 @@ impl Engine {
         model: &[NamedTensor],
         optimizer: &[NamedTensor],
     ) -> Result<(), EngineError> {
-        let mut wanted: Vec<(String, &[u64])> =
-            self.manifest.parameters.iter().map(|d| (d.path.clone(), d.shape.as_slice())).collect();
-        wanted.sort();
-        let parameters = matched("model", &wanted, model)?;
-        let mut wanted: Vec<(String, &[u64])> = self
-            .manifest
-            .parameters
-            .iter()
-            .filter(|declaration| self.slots.iter().any(|slot| slot.path == declaration.path))
-            .flat_map(|d| STATE_SUFFIXES.map(|suffix| (format!("{}.{suffix}", d.path), d.shape.as_slice())))
-            .collect();
-        wanted.sort();
-        let states = matched("optimizer", &wanted, optimizer)?;
-        for (name, values) in parameters {
+        matched("optimizer", &self.wanted_optimizer(), optimizer)?;
+        self.restore_model(model)?;
+        self.restore_optimizer(optimizer)?;
+        self.stand_at(step, counters);
+        Ok(())
+    }
+
+    /// Replaces the parameters. Nothing changes when it is refused.
+    ///
+    /// # Errors
+    /// As [`Self::restore`].
+    pub fn restore_model(&mut self, tensors: &[NamedTensor]) -> Result<(), EngineError> {
+        for (name, values) in matched("model", &self.wanted_model(), tensors)? {
             let data = TensorData::new(values, [self.parameters[&name].dims()[0]]);
             let tensor = Tensor::from_data(data, self.device.handle());
             self.parameters.insert(name, tensor);
         }
+        Ok(())
+    }
+
+    /// Replaces the moments. Nothing changes when it is refused.
+    ///
+    /// # Errors
+    /// As [`Self::restore`].
+    pub fn restore_optimizer(&mut self, tensors: &[NamedTensor]) -> Result<(), EngineError> {
+        let states = matched("optimizer", &self.wanted_optimizer(), tensors)?;
         let mut states = states.into_iter().collect::<std::collections::BTreeMap<_, _>>();
         for slot in &mut self.slots {
             let [exp_avg, exp_avg_sq] = STATE_SUFFIXES
@@ -110,9 +184,13 @@ impl Engine {
             slot.moments.exp_avg = exp_avg;
             slot.moments.exp_avg_sq = exp_avg_sq;
         }
+        Ok(())
+    }
+
+    /// Takes a position: completed updates, and what they consumed.
+    pub fn stand_at(&mut self, step: u64, counters: Counters) {
         self.step = step;
         self.counters = counters;
-        Ok(())
     }
 }
 

@@ -9,7 +9,6 @@ use schemas::body::ObservedFault;
 use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::engine::EngineError;
-use crate::export::ExportError;
 use crate::state::StateError;
 
 use super::floors::FloorError;
@@ -25,7 +24,7 @@ const MAX_REASON_BYTES: usize = 2048;
 pub enum RunError {
     /// This binary, here, may not execute the contract.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(Box<Refusal>),
     /// The trainer's key cannot be had.
     #[error("the trainer key cannot be used")]
     Key(#[from] ledger::keys::KeyError),
@@ -47,26 +46,9 @@ pub enum RunError {
     /// A checkpoint cannot be written.
     #[error("the checkpoint cannot be written")]
     Checkpoint(#[from] CheckpointError),
-    /// Restored state does not fit the run.
-    #[error("the checkpoint does not fit the run")]
+    /// State cannot be taken from the run, or does not fit it.
+    #[error("the training state cannot be saved or restored")]
     State(#[from] StateError),
-    /// A state class that the contract captures is not in the checkpoint, or
-    /// one that it does not know is.
-    #[error("state class `{class}`: {reason}")]
-    Inventory {
-        /// The class.
-        class: schemas::state::StateClass,
-        /// What is missing or too many.
-        reason: String,
-    },
-    /// Tensors of a checkpoint cannot be read.
-    #[error("state class `{class}` cannot be restored")]
-    Tensors {
-        /// The class.
-        class: schemas::state::StateClass,
-        /// Why.
-        source: ExportError,
-    },
     /// What is free cannot be found out.
     #[error("the contract's floors cannot be checked")]
     Floor(#[from] FloorError),
@@ -85,6 +67,12 @@ pub enum RunError {
     },
 }
 
+impl From<Refusal> for RunError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
+}
+
 impl RunError {
     /// The fault that the error shows, for `fault.observed`; `None` where the
     /// error is no fault of storage, data or state.
@@ -93,10 +81,13 @@ impl RunError {
         match self {
             Self::Input(_) | Self::Engine(EngineError::Data(_)) => Some(ObservedFault::DataChanged),
             Self::Checkpoint(_) => Some(ObservedFault::StorageFailed),
-            Self::State(_)
-            | Self::Inventory { .. }
-            | Self::Tensors { .. }
-            | Self::Engine(EngineError::State { .. }) => Some(ObservedFault::StateMismatch),
+            // The device, and not what was saved.
+            Self::State(StateError::Engine { source, .. })
+                if matches!(**source, EngineError::Device { .. }) =>
+            {
+                None
+            }
+            Self::State(_) | Self::Engine(EngineError::State { .. }) => Some(ObservedFault::StateMismatch),
             _ => None,
         }
     }
@@ -149,9 +140,7 @@ impl RunError {
                 Some("restore the frozen file, then run the same command again; the run resumes")
             }
             Self::Checkpoint(_) => Some("make room or repair the store, then run the same command again"),
-            Self::State(_) | Self::Inventory { .. } | Self::Tensors { .. } => {
-                Some("the checkpoint was not written by this run; `ledger audit` says more")
-            }
+            Self::State(_) => Some("the checkpoint was not written by this run; `ledger audit` says more"),
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use schemas::digest::Digest;
 use serde::Serialize;
 
 use crate::identity::Identity;
-use crate::state::{self, StateError};
+use crate::state::{StateError, registry};
 
 /// A contract that may not be executed by this binary, here.
 #[derive(Debug, thiserror::Error)]
@@ -212,7 +212,7 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
         return unsupported("/extensions", &extension.name);
     }
     check_streams(contract)?;
-    state::check_declarations(&contract.state_classes)?;
+    registry::check_declarations(contract)?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use schemas::body::{
     Body, CheckpointCommittedDet, CheckpointCommittedObs, CheckpointDet, CheckpointFailedObs, CheckpointObs,
     Halves,
 };
-use schemas::contract::Architecture;
+use schemas::contract::ParameterView;
 use schemas::digest::Digest;
 use schemas::ids::CheckpointId;
 use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
@@ -22,10 +22,10 @@ use crate::checkpoint::locate::LocatedCheckpoint;
 use crate::checkpoint::manifest::{self, ManifestHeader};
 use crate::checkpoint::validate::{self, Expected};
 use crate::checkpoint::writer::{Committed, Staged, Staging};
-use crate::checkpoint::{CONFIG_NAME, CheckpointError, MODEL_NAME, OPTIMIZER_NAME, checkpoint_id};
-use crate::engine::CapturedTensors;
-use crate::export::{self, FileKind};
-use crate::state::{self, Derivation};
+use crate::checkpoint::{AVERAGES_NAME, CONFIG_NAME, CheckpointError, MODEL_NAME, checkpoint_id};
+use crate::export::{self, FileKind, NamedTensor};
+use crate::state::StateError;
+use crate::state::registry::{CapturedState, Content};
 
 use super::attempt::Attempt;
 use super::costs::micros;
@@ -35,17 +35,17 @@ use super::failpoint;
 /// State of one step, ready to be written.
 #[derive(Debug, Clone, Copy)]
 pub struct Snapshot<'a> {
-    /// From what the JSON shards are derived.
-    pub derivation: Derivation<'a>,
     /// The run's contract.
     pub frozen: &'a FrozenContract,
-    /// Model and optimizer.
-    pub tensors: &'a CapturedTensors,
+    /// Every class that it captures.
+    pub state: &'a CapturedState,
 }
 
 /// A checkpoint that was validated.
 #[derive(Debug, Clone)]
 pub struct Saved {
+    /// BLAKE3 of the averages shard; none where no averages are kept.
+    pub averages: Option<Digest>,
     /// Its name.
     pub checkpoint: CheckpointId,
     /// BLAKE3 of `config.json`.
@@ -63,7 +63,9 @@ impl Saved {
     /// # Errors
     /// When it has no model or configuration shard.
     pub fn from_located(located: &LocatedCheckpoint) -> Result<Self, RunError> {
+        let averages = manifest::shard(&located.manifest, StateClass::Averages, AVERAGES_NAME);
         Ok(Self {
+            averages: averages.map(|shard| shard.digest),
             checkpoint: located.record.checkpoint.clone(),
             config: shard(&located.manifest, StateClass::Model, CONFIG_NAME)?.digest,
             model: shard(&located.manifest, StateClass::Model, MODEL_NAME)?.digest,
@@ -78,7 +80,7 @@ impl Saved {
 /// When the state cannot be written or read back, after `checkpoint.failed`;
 /// or when the ledger cannot be written.
 pub fn save(attempt: &mut Attempt, snapshot: &Snapshot<'_>, ledger_folder: &Path) -> Result<Saved, RunError> {
-    let step = snapshot.derivation.step;
+    let step = snapshot.state.step;
     let checkpoint = checkpoint_id(step, attempt.attempt);
     attempt.enter("checkpoint");
     let started = Instant::now();
@@ -113,7 +115,7 @@ fn write(
     checkpoint: &CheckpointId,
     requested: Instant,
 ) -> Result<Saved, RunError> {
-    let step = snapshot.derivation.step;
+    let step = snapshot.state.step;
 
     // Staged.
     let staged = write_staging(attempt, snapshot, store, checkpoint)?;
@@ -141,12 +143,19 @@ fn write(
     let body = Body::CheckpointValidated(Box::new(stage(step, checkpoint, renamed.elapsed())));
     attempt.record_durably(step, body)?;
     failpoint::pass("checkpoint.validated");
-    Ok(Saved { checkpoint: checkpoint.clone(), config, model, num_bytes: committed.num_bytes })
+    let averages = manifest::shard(&committed.manifest, StateClass::Averages, AVERAGES_NAME);
+    Ok(Saved {
+        averages: averages.map(|shard| shard.digest),
+        checkpoint: checkpoint.clone(),
+        config,
+        model,
+        num_bytes: committed.num_bytes,
+    })
 }
 
 fn shard<'a>(manifest: &'a CheckpointManifest, class: StateClass, name: &str) -> Result<&'a Shard, RunError> {
     manifest::shard(manifest, class, name)
-        .ok_or_else(|| RunError::Inventory { class, reason: format!("{name} was not written") })
+        .ok_or_else(|| StateError::Inventory { class, reason: format!("{name} was not written") }.into())
 }
 
 fn committed_body(
@@ -159,7 +168,7 @@ fn committed_body(
     let det = CheckpointCommittedDet {
         classes: manifest::state_digests(&committed.manifest),
         model,
-        step: snapshot.derivation.step,
+        step: snapshot.state.step,
     };
     let obs = CheckpointCommittedObs {
         checkpoint: checkpoint.clone(),
@@ -180,20 +189,12 @@ fn write_staging(
 ) -> Result<Staged, RunError> {
     let contract = &snapshot.frozen.contract;
     let mut staging = Staging::begin(store, checkpoint)?;
-    for class in captured_classes(snapshot) {
-        match class {
-            StateClass::Model => {
-                staging.add_tensors(class, MODEL_NAME, FileKind::Model, &snapshot.tensors.model)?;
-                staging.add_bytes(class, CONFIG_NAME, &config_json(snapshot)?)?;
-            }
-            StateClass::Optimizer => {
-                staging.add_tensors(class, OPTIMIZER_NAME, FileKind::State, &snapshot.tensors.optimizer)?;
-            }
-            _ => {
-                if let Some(bytes) = snapshot.derivation.shard(class)? {
-                    staging.add_bytes(class, &state::shard_name(class), &bytes)?;
-                }
-            }
+    for (class, shards) in &snapshot.state.classes {
+        for shard in shards {
+            match &shard.content {
+                Content::Tensors(kind, tensors) => staging.add_tensors(*class, shard.name, *kind, tensors)?,
+                Content::Json(bytes) => staging.add_bytes(*class, shard.name, bytes)?,
+            };
         }
     }
     let header = ManifestHeader {
@@ -202,39 +203,60 @@ fn write_staging(
         contract: snapshot.frozen.digest,
         declarations: &contract.state_classes,
         run: &snapshot.frozen.run,
-        step: snapshot.derivation.step,
+        step: snapshot.state.step,
     };
     Ok(staging.finish(&header)?)
 }
 
-fn captured_classes(snapshot: &Snapshot<'_>) -> Vec<StateClass> {
-    let declarations = &snapshot.frozen.contract.state_classes;
-    declarations
-        .iter()
-        .filter(|declaration| declaration.not_applicable.is_none())
-        .map(|declaration| declaration.class)
-        .collect()
+/// What an evaluation can be of: the shards that hold parameters, by digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvaluatedShards {
+    /// BLAKE3 of the averages shard; none where no averages are kept.
+    pub averages: Option<Digest>,
+    /// BLAKE3 of the model shard.
+    pub model: Digest,
 }
 
-fn config_json(snapshot: &Snapshot<'_>) -> Result<Vec<u8>, RunError> {
-    let Architecture::LlamaDecoder(decoder) = &snapshot.frozen.contract.architecture;
-    export::config_json(decoder)
-        .map(String::into_bytes)
-        .map_err(|error| RunError::Inventory { class: StateClass::Model, reason: error.to_string() })
+impl EvaluatedShards {
+    /// Those of a checkpoint.
+    #[must_use]
+    pub const fn of_saved(saved: &Saved) -> Self {
+        Self { averages: saved.averages, model: saved.model }
+    }
+
+    /// Those that a state would be saved as, without writing it.
+    ///
+    /// # Errors
+    /// When the state has no model, or its tensors do not make a file.
+    pub fn of_state(state: &CapturedState) -> Result<Self, RunError> {
+        let class = StateClass::Model;
+        let missing = || StateError::Inventory { class, reason: format!("shard {MODEL_NAME} is missing") };
+        let model = digest_of(class, &state.shard(class, MODEL_NAME).ok_or_else(missing)?.content)?;
+        let class = StateClass::Averages;
+        let averages = state.shard(class, AVERAGES_NAME).map(|shard| digest_of(class, &shard.content));
+        Ok(Self { averages: averages.transpose()?, model })
+    }
+
+    /// The shard of a view.
+    #[must_use]
+    pub const fn of_view(&self, view: ParameterView) -> Option<Digest> {
+        match view {
+            ParameterView::Current => Some(self.model),
+            ParameterView::Averages => self.averages,
+        }
+    }
 }
 
-/// BLAKE3 of the model shard that the snapshot would be saved as, without
-/// writing it.
-///
-/// # Errors
-/// When the tensors do not make a file.
-pub fn model_digest(tensors: &CapturedTensors) -> Result<Digest, RunError> {
-    digest_of(StateClass::Model, FileKind::Model, &tensors.model)
+fn digest_of(class: StateClass, content: &Content) -> Result<Digest, RunError> {
+    match content {
+        Content::Json(bytes) => Ok(Digest::blake3(*blake3::hash(bytes).as_bytes())),
+        Content::Tensors(kind, tensors) => tensor_digest(class, *kind, tensors),
+    }
 }
 
-fn digest_of(class: StateClass, kind: FileKind, tensors: &[export::NamedTensor]) -> Result<Digest, RunError> {
+fn tensor_digest(class: StateClass, kind: FileKind, tensors: &[NamedTensor]) -> Result<Digest, RunError> {
     let written = export::write(kind, tensors, &mut std::io::sink());
-    Ok(written.map_err(|source| RunError::Tensors { class, source })?.digest)
+    Ok(written.map_err(|source| StateError::Tensors { class, source: Box::new(source) })?.digest)
 }
 
 /// Digest of every class of the contract, as a checkpoint of the snapshot
@@ -244,27 +266,15 @@ fn digest_of(class: StateClass, kind: FileKind, tensors: &[export::NamedTensor])
 /// When the state does not make files.
 pub fn state_digests(attempt: &Attempt, snapshot: &Snapshot<'_>) -> Result<Vec<StateDigest>, RunError> {
     let mut shards = std::collections::BTreeMap::new();
-    let shard =
-        |path: &str, digest| Shard { digest, num_bytes: 0, path: path.to_owned(), tensors: Vec::new() };
-    let hash = |bytes: &[u8]| Digest::blake3(*blake3::hash(bytes).as_bytes());
-    for class in captured_classes(snapshot) {
-        let of_class = match class {
-            StateClass::Model => vec![
-                shard(MODEL_NAME, model_digest(snapshot.tensors)?),
-                shard(CONFIG_NAME, hash(&config_json(snapshot)?)),
-            ],
-            StateClass::Optimizer => {
-                let digest = digest_of(class, FileKind::State, &snapshot.tensors.optimizer)?;
-                vec![shard(OPTIMIZER_NAME, digest)]
-            }
-            _ => match snapshot.derivation.shard(class)? {
-                Some(bytes) => vec![shard(&state::shard_name(class), hash(&bytes))],
-                None => Vec::new(),
-            },
-        };
-        shards.insert(class, of_class);
+    for (class, captured) in &snapshot.state.classes {
+        let mut of_class = Vec::new();
+        for shard in captured {
+            let digest = digest_of(*class, &shard.content)?;
+            of_class.push(Shard { digest, num_bytes: 0, path: shard.name.to_owned(), tensors: Vec::new() });
+        }
+        shards.insert(*class, of_class);
     }
-    let step = snapshot.derivation.step;
+    let step = snapshot.state.step;
     let header = ManifestHeader {
         attempt: attempt.attempt,
         checkpoint: &checkpoint_id(step, attempt.attempt),
@@ -281,10 +291,18 @@ pub fn state_digests(attempt: &Attempt, snapshot: &Snapshot<'_>) -> Result<Vec<S
 ///
 /// # Errors
 /// [`CheckpointError::Digest`] where they differ.
-pub fn check_model(saved: &Saved, evaluated: Digest, store: &Path) -> Result<(), RunError> {
-    if saved.model == evaluated {
-        return Ok(());
+pub fn check_evaluated(saved: &Saved, evaluated: EvaluatedShards, store: &Path) -> Result<(), RunError> {
+    let pairs = [
+        (MODEL_NAME, Some(evaluated.model), Some(saved.model)),
+        (AVERAGES_NAME, evaluated.averages, saved.averages),
+    ];
+    for (name, expected, actual) in pairs {
+        if let (Some(expected), Some(actual)) = (expected, actual)
+            && expected != actual
+        {
+            let path = store.join(saved.checkpoint.as_str()).join(name);
+            return Err(CheckpointError::Digest { path, expected, actual }.into());
+        }
     }
-    let path = store.join(saved.checkpoint.as_str()).join(MODEL_NAME);
-    Err(CheckpointError::Digest { path, expected: evaluated, actual: saved.model }.into())
+    Ok(())
 }

@@ -21,6 +21,7 @@ use schemas::number::Float;
 
 use crate::engine::{Engine, StepOutcome};
 use crate::evaluate::EvaluationOutcome;
+use crate::state::registry::{self, Source};
 use crate::state::{Derivation, SelectionTracker};
 
 use super::attempt::Attempt;
@@ -31,7 +32,7 @@ use super::floors::{self, FloorReached};
 use super::history::{History, PastCandidate};
 use super::resume::ResumeState;
 use super::retire;
-use super::save::{self, Saved, Snapshot};
+use super::save::{self, EvaluatedShards, Saved, Snapshot};
 use super::signals::{Interrupt, ReceivedSignal};
 
 /// Updates between two readings of the resident memory; reading it at each
@@ -44,6 +45,9 @@ const FLOORS_EVERY: Duration = Duration::from_secs(1);
 /// Size of the next checkpoint as long as none was written: parameters and two
 /// moments in binary32, and room for headers.
 const BYTES_PER_PARAMETER: u64 = 12;
+
+/// Averages in binary32.
+const BYTES_PER_AVERAGE: u64 = 4;
 
 /// What does not change while the loop runs.
 #[derive(Debug, Clone, Copy)]
@@ -162,7 +166,8 @@ impl<'a> Training<'a> {
         let contract = &context.frozen.contract;
         let step = resume.step;
         let resumed = resume.checkpoint.as_ref().map(Saved::from_located).transpose()?;
-        let initial_bytes = context.num_parameters * BYTES_PER_PARAMETER;
+        let of_averages = if contract.averages.is_some() { BYTES_PER_AVERAGE } else { 0 };
+        let initial_bytes = context.num_parameters * (BYTES_PER_PARAMETER + of_averages);
         attempt.console.start_steps(step, last_step_bound(contract));
         Ok(Self {
             candidates: surviving_candidates(context.history, step),
@@ -263,8 +268,7 @@ impl<'a> Training<'a> {
         // --------------------------------------------------- Record evaluations
         let is_saved = self.resumed.is_some();
         let is_due = step.is_multiple_of(contract.checkpoints.every_steps) || stop.is_some();
-        let needs_tensors = is_due && !is_saved || has_digests;
-        let tensors = if needs_tensors { Some(engine.capture()?) } else { None };
+        let needs_state = is_due && !is_saved || has_digests;
         let derivation = Derivation {
             contract,
             counters: engine.counters(),
@@ -273,30 +277,35 @@ impl<'a> Training<'a> {
             selection: self.selection.state(),
             step,
         };
-        let snapshot = tensors.as_ref().map(|tensors| Snapshot { derivation, frozen, tensors });
+        let state = match needs_state {
+            true => Some(registry::capture(&Source { derivation, engine })?),
+            false => None,
+        };
+        let snapshot = state.as_ref().map(|state| Snapshot { frozen, state });
         if let Some(update) = self.pending.take() {
             let digests = snapshot.as_ref().map(|snapshot| save::state_digests(attempt, snapshot));
             record_step(attempt, step, &update, digests.transpose()?)?;
         }
-        let model = match (&tensors, &self.resumed) {
-            (_, Some(saved)) => Some(saved.model),
-            (Some(tensors), None) if is_due => Some(save::model_digest(tensors)?),
+        let shards = match (&state, &self.resumed) {
+            (_, Some(saved)) => Some(EvaluatedShards::of_saved(saved)),
+            (Some(state), None) if is_due => Some(EvaluatedShards::of_state(state)?),
             _ => None,
         };
         for evaluation in &evaluated {
-            record_evaluation(attempt, step, evaluation, model)?;
+            let shard = shards.and_then(|shards| shards.of_view(evaluation.stream.view));
+            record_evaluation(attempt, step, evaluation, shard)?;
         }
 
         // ---------------------------------------------------------------- Save
         attempt.enter("train");
-        let saved = match (&self.resumed, &snapshot, model) {
+        let saved = match (&self.resumed, &snapshot, shards) {
             (Some(saved), _, _) => Some(saved.clone()),
-            (None, Some(snapshot), Some(model)) if is_due => {
+            (None, Some(snapshot), Some(shards)) if is_due => {
                 if let Some(floor) = floors::check(&contract.floors, &self.store, self.checkpoint_bytes)? {
                     return Ok(Some(Ending::Floor(floor)));
                 }
                 let saved = save::save(attempt, snapshot, ledger_folder)?;
-                save::check_model(&saved, model, &self.store)?;
+                save::check_evaluated(&saved, shards, &self.store)?;
                 self.checkpoint_bytes = saved.num_bytes;
                 Some(saved)
             }

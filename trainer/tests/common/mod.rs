@@ -139,6 +139,7 @@ pub fn contract(decoder: &LlamaDecoder, microbatch_examples: u32, accumulation: 
         .map(|group| GroupSchedule { group: group.to_owned(), shape: shape.clone() });
     Contract {
         architecture: Architecture::LlamaDecoder(decoder.clone()),
+        averages: None,
         batch: Batch {
             accumulation,
             data_parallel: 1,

@@ -41,6 +41,7 @@ fn files(class: StateClass) -> Vec<String> {
     match class {
         StateClass::Model => vec!["config.json".to_owned(), "model.safetensors".to_owned()],
         StateClass::Optimizer => vec!["optimizer.safetensors".to_owned()],
+        StateClass::Averages => vec!["averages.safetensors".to_owned()],
         other => vec![format!("{}.json", other.name())],
     }
 }

@@ -11,7 +11,7 @@ use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
 use crate::rules::common::{Checkpoints, declare_rule};
-use crate::rules::updates::tensors::{self, MODEL_FILE, OPTIMIZER_FILE, TensorFile};
+use crate::rules::updates::tensors::{self, AVERAGES_FILE, MODEL_FILE, OPTIMIZER_FILE, TensorFile};
 
 declare_rule!(
     /// `GL605`.
@@ -20,8 +20,8 @@ declare_rule!(
         code: "GL605",
         name: "checkpoint-tensors",
         what: "The safetensors headers of every checkpoint are strict (name order, no gaps, no other metadata), equal the manifest's \
-               list, and hold exactly the parameters of the parameter manifest and the card's state of every trainable one, with \
-               their dtypes and shapes.",
+               list, and hold exactly the parameters of the parameter manifest (the averages too, where they are kept) and the \
+               card's state of every trainable one, with their dtypes and shapes.",
         why: "A header can be read in two ways, and a missing moment is re-initialised in silence by most loaders.",
         remedy: "None for a finished run. Write shards as the format page says.",
         reference: "docs/FORMAT.md, \"Checkpoint\"; schemas::policy_card::OptimizerTensor",
@@ -97,6 +97,7 @@ impl Tensors<'_> {
     ) -> u64 {
         let (name, expected) = match class {
             StateClass::Model => (MODEL_FILE, &self.model),
+            StateClass::Averages => (AVERAGES_FILE, &self.model),
             _ => (OPTIMIZER_FILE, &self.optimizer),
         };
         let path = format!("{folder}/{name}");
@@ -121,9 +122,10 @@ impl Tensors<'_> {
             let message = format!("the shard does not hold the {} of the contract", class.name());
             sink.rejected(At::place(&path), message, expected, actual);
         }
-        if file.header.is_marked_pt != (class == StateClass::Model) {
-            let message = "only the model shard has metadata, which loaders ask for";
-            sink.rejected(At::place(&path), message, class == StateClass::Model, file.header.is_marked_pt);
+        let is_loadable = class != StateClass::Optimizer;
+        if file.header.is_marked_pt != is_loadable {
+            let message = "only shards of parameters have metadata, which loaders ask for";
+            sink.rejected(At::place(&path), message, is_loadable, file.header.is_marked_pt);
         }
         actual.len() as u64
     }
@@ -147,8 +149,9 @@ impl Check for Tensors<'_> {
                 Ok(manifest) => manifest,
                 Err(reason) => return Outcome::NotEvaluated(reason),
             };
-            for class in
-                [StateClass::Model, StateClass::Optimizer].into_iter().filter(|class| captured(*class))
+            for class in [StateClass::Model, StateClass::Optimizer, StateClass::Averages]
+                .into_iter()
+                .filter(|class| captured(*class))
             {
                 num_checked += self.shard(evidence, &committed.path, &manifest, class, sink);
             }

@@ -1,5 +1,6 @@
 //! `GL6xx`: when state is saved, in which stages, and whether it is all there.
 
+mod averages;
 mod captured_classes;
 mod checkpoint_anomalies;
 mod checkpoint_retention;
@@ -26,4 +27,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &state_cadence::StateCadence,
     &checkpoint_anomalies::CheckpointAnomalies,
     &checkpoint_retention::CheckpointRetention,
+    &averages::AveragesRule,
 ];

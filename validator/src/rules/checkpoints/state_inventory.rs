@@ -75,6 +75,9 @@ fn called_for(contract: &Contract) -> Vec<(StateClass, &'static str)> {
     if contract.evaluation.streams.iter().any(|stream| stream.view == ParameterView::Averages) {
         all.push((StateClass::Averages, "evaluation"));
     }
+    if contract.averages.is_some() {
+        all.push((StateClass::Averages, "averages"));
+    }
     if !contract.faults.plan.is_empty() {
         all.push((StateClass::FaultState, "faults.plan"));
     }

@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use schemas::body::Body;
+use schemas::body::{Body, CheckpointCommittedDet};
+use schemas::contract::ParameterView;
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
 use schemas::report::Route;
+use schemas::state::StateClass;
 
 use super::clock::Clock;
-use crate::derive::steps;
+use crate::derive::{state_json, steps};
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::{LastStep, declare_rule, or_null};
+use crate::rules::updates::tensors::AVERAGES_FILE;
 
 declare_rule!(
     /// `GL504`.
@@ -21,8 +24,8 @@ declare_rule!(
     {
         code: "GL504",
         name: "evaluation-model",
-        what: "An evaluation names the digest of the model shard that the checkpoint of its step committed, and names none where \
-               its step is not saved.",
+        what: "An evaluation names the digest of the shard that the checkpoint of its step committed of the parameters it looked at \
+               (model, or averages), and names none where its step is not saved.",
         why: "It ties a value to bytes: without it a good value could be recorded for weights that nobody can evaluate again.",
         remedy: "None for a finished run. Evaluate the state that is saved.",
         reference: "schemas::body::EvalDet",
@@ -32,7 +35,7 @@ declare_rule!(
 
 struct Models {
     /// Evaluations of the current step by the running attempt.
-    evaluated: Vec<(u64, Option<Digest>)>,
+    evaluated: Vec<(u64, ParameterView, Option<Digest>)>,
     every_steps: u64,
     /// Model of the checkpoint that the running attempt resumed from, until it
     /// moved on.
@@ -63,11 +66,32 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
 }
 
 impl Models {
-    fn committed(&mut self, index: u64, model: Digest, sink: &mut Sink) {
+    fn committed(&mut self, index: u64, det: &CheckpointCommittedDet, sink: &mut Sink) {
         self.is_saved = true;
-        for (index, evaluated) in self.evaluated.iter().filter(|(_, evaluated)| *evaluated != Some(model)) {
+        let model = det.model;
+        for (index, view, evaluated) in &self.evaluated {
             let at = At::entry(*index, "/body/det/model");
-            sink.rejected(at, "another model was evaluated than was saved", model, or_null(*evaluated));
+            match view {
+                ParameterView::Current if *evaluated != Some(model) => {
+                    sink.rejected(
+                        at,
+                        "another model was evaluated than was saved",
+                        model,
+                        or_null(*evaluated),
+                    );
+                }
+                // The entry names the file, the checkpoint the class that it makes.
+                ParameterView::Averages => {
+                    let saved = det.classes.iter().find(|class| class.class == StateClass::Averages);
+                    let saved = saved.and_then(|class| class.digest);
+                    let class = evaluated.map(|shard| state_json::class_digest([(AVERAGES_FILE, &shard)]));
+                    if class.is_none() || class != saved {
+                        let message = "other averages were evaluated than were saved";
+                        sink.rejected(at, message, or_null(saved), or_null(class));
+                    }
+                }
+                ParameterView::Current => {}
+            }
         }
         if let Some(inherited) = self.inherited.filter(|inherited| *inherited != model) {
             let at = At::entry(index, "/body/det/model");
@@ -81,7 +105,7 @@ impl Models {
         let is_due = steps::is_due(step, self.every_steps, u64::MAX);
         self.is_saved = false;
         self.inherited = None;
-        for (index, model) in std::mem::take(&mut self.evaluated) {
+        for (index, _, model) in std::mem::take(&mut self.evaluated) {
             let Some(model) = model.filter(|_| !is_due && !is_saved) else { continue };
             if is_over && self.clock.may_have_ended() {
                 let at = At::entry(index, "/body/det/model");
@@ -107,10 +131,10 @@ impl Check for Models {
         match &entry.body {
             Body::Eval(halves) => {
                 self.num_checked += 1;
-                self.evaluated.push((entry.index, halves.det.model));
+                self.evaluated.push((entry.index, halves.det.view, halves.det.model));
             }
             Body::CheckpointDurablyCommitted(halves) if halves.det.step == self.last.step() => {
-                self.committed(entry.index, halves.det.model, sink);
+                self.committed(entry.index, &halves.det, sink);
                 self.models.insert(halves.obs.checkpoint.clone(), halves.det.model);
             }
             Body::Step(_) => self.moved_on(false, sink),

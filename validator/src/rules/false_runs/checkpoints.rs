@@ -6,12 +6,16 @@ use schemas::body::{
     Body, CheckpointObs, CheckpointQualifiedDet, ClassDistance, Halves, Kind, ProbeResultDet, ProbeResultObs,
     ProbeStartDet, ProbeStartObs,
 };
-use schemas::contract::{EquivalenceClass, MidAccumulation, StoppingRule};
+use schemas::contract::{
+    AverageOrder, Averages, EquivalenceClass, MidAccumulation, ParameterView, StoppingRule,
+};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
 use schemas::number::Float;
-use schemas::state::{CheckpointManifest, NotApplicableReason, StateClass, StateDigest};
+use schemas::state::{
+    CheckpointManifest, NotApplicableReason, StateClass, StateClassDeclaration, StateDigest,
+};
 
 use super::attempts::body;
 use super::{Mutation, changed, error, warning};
@@ -59,6 +63,34 @@ pub(super) fn with_cadence(change: impl FnOnce(&mut Fixture, &mut Vec<StateDiges
     change(&mut fixture, &mut last);
     body!(fixture, Step, 7, |h| h.det.state = Some(last));
     fixture
+}
+
+/// A run that keeps averages from its third update on, evaluates them, and is
+/// saved at every step.
+pub(super) fn with_averages(order: AverageOrder, change: impl FnOnce(&mut Fixture)) -> Fixture {
+    let builder = RunBuilder::new().contract(|contract| {
+        contract.averages = Some(Averages { decay: 0.75, first_step: 3, order });
+        contract.checkpoints.every_steps = 1;
+        let declared = StateClassDeclaration { class: StateClass::Averages, not_applicable: None };
+        let classes = &mut contract.state_classes;
+        let at = classes.iter().position(|other| other.class > declared.class).expect("later classes");
+        classes.insert(at, declared);
+        let mut stream = contract.evaluation.streams[0].clone();
+        stream.name = "averaged".to_owned();
+        stream.view = ParameterView::Averages;
+        contract.evaluation.streams.push(stream);
+    });
+    let mut fixture = builder.build();
+    change(&mut fixture);
+    fixture
+}
+
+/// Changes one byte of the last tensor of a checkpoint's averages.
+fn with_other_averages(fixture: &mut Fixture, checkpoint: &str) {
+    let path = fixture.checkpoint(checkpoint).join("averages.safetensors");
+    let mut bytes = fs::read(&path).expect("saved");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    fs::write(path, bytes).expect("writable");
 }
 
 fn set_reason(fixture: &mut Fixture, class: StateClass, reason: Option<NotApplicableReason>) {
@@ -201,6 +233,36 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             f.frozen.contract.state_classes.retain(|d| d.class != StateClass::SelectionState);
             f.frozen.contract.stopping =
                 StoppingRule::Patience { max_step: 8, min_delta: 0.0, patience: 2, stream: "val".to_owned() };
+        })
+    }),
+    error("GL603", "averages that are not captured", || {
+        changed(|f| {
+            let order = AverageOrder::AfterUpdate;
+            f.frozen.contract.averages = Some(Averages { decay: 0.5, first_step: 1, order });
+        })
+    }),
+    error("GL611", "averages that were not copied at first", || {
+        with_averages(AverageOrder::AfterUpdate, |f| with_other_averages(f, "s00000002-a1"))
+    }),
+    error("GL611", "averages that were not averaged", || {
+        with_averages(AverageOrder::AfterUpdate, |f| with_other_averages(f, "s00000005-a1"))
+    }),
+    error("GL611", "averages that begin again from copies", || {
+        with_averages(AverageOrder::BeforeUpdate, |f| {
+            let folder = f.checkpoint("s00000006-a1");
+            fs::copy(folder.join("model.safetensors"), folder.join("averages.safetensors")).expect("saved");
+        })
+    }),
+    error("GL611", "a candidate that is chosen by its averages", || {
+        with_averages(AverageOrder::AfterUpdate, |f| {
+            f.frozen.contract.evaluation.streams[0].view = ParameterView::Averages;
+        })
+    }),
+    error("GL504", "averages of another step", || {
+        with_averages(AverageOrder::AfterUpdate, |f| {
+            let mut model = None;
+            body!(f, Eval, 1, |h| model = h.det.model);
+            body!(f, Eval, 3, |h| h.det.model = model);
         })
     }),
     error("GL604", "a class of another step", || with_manifest(|manifest| manifest.classes[1].step = 7)),

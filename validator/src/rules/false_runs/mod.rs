@@ -14,6 +14,7 @@ mod updates;
 
 use std::collections::BTreeSet;
 
+use schemas::contract::AverageOrder;
 use schemas::finding::Severity;
 use schemas::report::RuleStatus;
 
@@ -60,7 +61,7 @@ fn rule(code: &str) -> &'static dyn Rule {
 }
 
 /// Rules that have nothing to check in the plain fixture.
-const NOT_IN_FIXTURE: [&str; 3] = ["GL409", "GL508", "GL511"];
+const NOT_IN_FIXTURE: [&str; 4] = ["GL409", "GL508", "GL511", "GL611"];
 
 fn check_honest(fixture: &Fixture, name: &str) {
     for rule in rules() {
@@ -87,6 +88,11 @@ fn honest_runs_pass_every_rule() {
     check_honest(&evaluation::with_val_numbers(|_| {}), "with val numbers");
     check_honest(&evaluation::with_handoff(|_| {}), "with a handoff");
     check_honest(&attempts::with_patience(), "that stops by patience");
+    for order in [AverageOrder::AfterUpdate, AverageOrder::BeforeUpdate] {
+        let fixture = checkpoints::with_averages(order, |_| {});
+        check_honest(&fixture, "with averages");
+        assert_eq!(fixture.check(rule("GL610")).0, RuleStatus::Passed);
+    }
     check_honest(&checkpoints::with_cadence(|_, _| {}), "with state digests");
     check_honest(&retention::with_retirement(|_| {}), "with a retirement");
 }

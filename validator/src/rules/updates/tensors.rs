@@ -79,5 +79,7 @@ pub(crate) fn shard<'a>(
 
 /// Name of the file that holds the model.
 pub(crate) const MODEL_FILE: &str = "model.safetensors";
+/// Name of the file that holds averaged parameters.
+pub(crate) const AVERAGES_FILE: &str = "averages.safetensors";
 /// Name of the file that holds the optimizer's moments.
 pub(crate) const OPTIMIZER_FILE: &str = "optimizer.safetensors";

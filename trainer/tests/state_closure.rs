@@ -1,0 +1,302 @@
+//! State closure: from every step of a tiny run, what the registry saved gives
+//! the rest of the run bit for bit, each class that holds state makes a
+//! difference, and a shard that is missing or of another form is refused with
+//! the name of its class.
+#![allow(missing_docs, unreachable_pub, reason = "a test program")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use common::{Fixture, decoder};
+use schemas::body::Counters;
+use schemas::contract::*;
+use schemas::digest::Digest;
+use schemas::ids::{AttemptId, CheckpointId, RunId};
+use schemas::state::{CheckpointManifest, Shard, StateClass, StateClassDeclaration};
+use tempfile::TempDir;
+use trainer::checkpoint::manifest::{self, ManifestHeader};
+use trainer::engine::{Engine, StepOutcome};
+use trainer::evaluate::EvaluationOutcome;
+use trainer::export;
+use trainer::state::registry::{self, CapturedState, Content, Source, Target};
+use trainer::state::{Derivation, SelectionState};
+
+static GO: AtomicBool = AtomicBool::new(false);
+
+/// What a step and its evaluations were.
+type Turn = (Option<StepOutcome>, Vec<EvaluationOutcome>);
+
+/// A saved state as files.
+type Files = (CheckpointManifest, BTreeMap<String, Vec<u8>>);
+
+/// A tiny run, and its state at every step.
+struct Run {
+    fixture: Fixture,
+    folder: TempDir,
+    /// Turn of every step, from 0.
+    turns: Vec<Turn>,
+    states: Vec<(CapturedState, Counters)>,
+}
+
+impl Run {
+    /// Runs `num_steps` updates over the first `num_examples` examples.
+    fn new(
+        split: (u32, u32),
+        num_examples: usize,
+        num_steps: u64,
+        edit: impl FnOnce(&mut Contract),
+    ) -> Result<Self> {
+        let folder = TempDir::with_prefix("trainer-closure-")?;
+        let mut fixture = Fixture::write(folder.path(), &decoder(), split.0, split.1)?;
+        fixture.train.truncate(num_examples);
+        fixture.contract.evaluation.streams[0].every_steps = 1;
+        fixture.contract.evaluation.streams[0].num_examples = Some(3);
+        edit(&mut fixture.contract);
+        registry::check_declarations(&fixture.contract)?;
+        let mut run = Self { fixture, folder, turns: Vec::new(), states: Vec::new() };
+        let mut engine = run.fixture.engine(run.folder.path())?;
+        for step in 0..=num_steps {
+            let turn = run.turn(&mut engine, step)?;
+            run.turns.push(turn);
+            run.states.push((run.capture(&engine)?, engine.counters()));
+        }
+        Ok(run)
+    }
+
+    fn turn(&self, engine: &mut Engine, step: u64) -> Result<Turn> {
+        let outcome = match step {
+            0 => None,
+            _ => Some(engine.step(&GO)?.context("nothing interrupts")?),
+        };
+        let mut evaluations = Vec::new();
+        for stream in &self.fixture.contract.evaluation.streams {
+            if step.is_multiple_of(stream.every_steps) {
+                evaluations.push(engine.evaluate(stream, &GO)?.context("nothing interrupts")?);
+            }
+        }
+        Ok((outcome, evaluations))
+    }
+
+    fn derivation<'a>(&'a self, engine: &Engine, at: (u64, Counters)) -> Derivation<'a> {
+        static SELECTION: SelectionState =
+            SelectionState { best_step: None, best_value: None, evaluations_without_improvement: 0 };
+        Derivation {
+            contract: &self.fixture.contract,
+            counters: at.1,
+            num_train_examples: engine.num_train_examples(),
+            plan: &self.fixture.contract.plan,
+            selection: &SELECTION,
+            step: at.0,
+        }
+    }
+
+    fn capture(&self, engine: &Engine) -> Result<CapturedState> {
+        let derivation = self.derivation(engine, (engine.step_number(), engine.counters()));
+        Ok(registry::capture(&Source { derivation, engine })?)
+    }
+
+    /// The state of a step as files.
+    fn files(&self, step: usize) -> Result<Files> {
+        let state = &self.states[step].0;
+        let (mut shards, mut contents) = (BTreeMap::new(), BTreeMap::new());
+        for (class, captured) in &state.classes {
+            let mut listed = Vec::new();
+            for shard in captured {
+                let (bytes, tensors) = match &shard.content {
+                    Content::Json(bytes) => (bytes.clone(), Vec::new()),
+                    Content::Tensors(kind, tensors) => {
+                        let infos = tensors.iter().map(export::NamedTensor::info).collect();
+                        (export::safetensors_bytes(*kind, tensors)?, infos)
+                    }
+                };
+                let digest = common::digest_of(&bytes);
+                let num_bytes = bytes.len() as u64;
+                listed.push(Shard { digest, num_bytes, path: shard.name.to_owned(), tensors });
+                contents.insert(shard.name.to_owned(), bytes);
+            }
+            shards.insert(*class, listed);
+        }
+        let header = ManifestHeader {
+            attempt: AttemptId(1),
+            checkpoint: &CheckpointId::from("c"),
+            contract: Digest::sha256([1; 32]),
+            declarations: &self.fixture.contract.state_classes,
+            run: &RunId::from("r"),
+            step: step as u64,
+        };
+        Ok((manifest::build(&header, shards), contents))
+    }
+
+    /// An engine at a step, from its files, without the classes in `left_out`.
+    fn restored(&self, step: usize, files: &Files, left_out: &[StateClass]) -> Result<Engine> {
+        let mut engine = self.fixture.engine(self.folder.path())?;
+        let derivation = self.derivation(&engine, (step as u64, self.states[step].1));
+        let mut target = Target { derivation, engine: &mut engine };
+        registry::restore(&files.0, &files.1, &mut target, left_out)?;
+        Ok(engine)
+    }
+
+    /// The rest of the run from a step: turns, and the last state.
+    fn rest(&self, mut engine: Engine, step: usize) -> Result<(Vec<Turn>, CapturedState)> {
+        let mut turns = Vec::new();
+        for step in step + 1..self.turns.len() {
+            turns.push(self.turn(&mut engine, step as u64)?);
+        }
+        let state = self.capture(&engine)?;
+        Ok((turns, state))
+    }
+
+    /// From every step: the same rest. Without `class`, from `first` on: another.
+    fn check(&self, class: StateClass, first: usize) -> Result<()> {
+        let last = self.turns.len() - 1;
+        assert!(first < last, "there is a step to leave the class out at");
+        let end = &self.states[last].0;
+        for step in 0..=last {
+            let files = self.files(step)?;
+            let engine = self.restored(step, &files, &[])?;
+            assert_eq!(self.capture(&engine)?, self.states[step].0, "step {step}");
+            let (turns, state) = self.rest(engine, step)?;
+            assert_eq!(turns, self.turns[step + 1..], "step {step}");
+            assert!(state == *end, "the state after a resume at step {step} differs");
+            if (first..last).contains(&step) {
+                let (turns, state) = self.rest(self.restored(step, &files, &[class])?, step)?;
+                let is_same = turns == self.turns[step + 1..] && state == *end;
+                assert!(!is_same, "{class} left out at step {step} makes no difference");
+            }
+        }
+        Ok(())
+    }
+
+    /// Restoring after a change is refused, with the class's name.
+    #[track_caller]
+    fn refuses(&self, class: StateClass, what: &str, change: impl FnOnce(&mut Files)) -> Result<()> {
+        let step = self.turns.len() - 2;
+        let mut files = self.files(step)?;
+        change(&mut files);
+        let error = self.restored(step, &files, &[]).expect_err(what);
+        let said = format!("{error:#}");
+        assert!(said.contains(&format!("`{class}`")) && said.contains(what), "{said}");
+        Ok(())
+    }
+}
+
+/// Adds a captured class in its place, or captures one that is declared.
+fn capture(contract: &mut Contract, class: StateClass) {
+    let classes = &mut contract.state_classes;
+    classes.retain(|declaration| declaration.class != class);
+    let at = classes.iter().position(|other| other.class > class).unwrap_or(classes.len());
+    classes.insert(at, StateClassDeclaration { class, not_applicable: None });
+}
+
+fn with_averages(contract: &mut Contract, order: AverageOrder) {
+    contract.averages = Some(Averages { decay: 0.75, first_step: 3, order });
+    let mut stream = contract.evaluation.streams[0].clone();
+    stream.name = "averaged".to_owned();
+    stream.view = ParameterView::Averages;
+    contract.evaluation.streams.push(stream);
+    capture(contract, StateClass::Averages);
+}
+
+/// C12 and C04: every batch of the epochs 0, 1 and 2, with windows of three of
+/// five microbatches, so that an update spans two epochs.
+#[test]
+fn every_batch_of_three_epochs_is_a_place_to_resume() -> Result<()> {
+    let run = Run::new((1, 3), 5, 5, |_| ())?;
+    let mut drawn: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for (outcome, _) in &run.turns[1..] {
+        for range in &outcome.as_ref().context("a step")?.draws[0].ranges {
+            let positions = range.first..range.first + range.num_examples;
+            drawn.entry(range.epoch).or_default().extend(positions);
+        }
+    }
+    let whole: Vec<u64> = (0..5).collect();
+    assert_eq!(drawn.into_values().collect::<Vec<_>>(), [whole.clone(), whole.clone(), whole]);
+    for class in [StateClass::Model, StateClass::Optimizer, StateClass::DataCursor] {
+        run.check(class, 1)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn averages_resume_bit_for_bit_and_matter() -> Result<()> {
+    for order in [AverageOrder::AfterUpdate, AverageOrder::BeforeUpdate] {
+        let run = Run::new((2, 2), 20, 7, |contract| with_averages(contract, order))?;
+        // While the averages are copies they are made anew at the next update.
+        run.check(StateClass::Averages, 2)?;
+        let class = StateClass::Averages;
+        run.refuses(class, "does not have it", |files| files.0.classes.retain(|c| c.class != class))?;
+        run.refuses(class, "is missing", |files| _ = files.1.remove("averages.safetensors"))?;
+        run.refuses(class, "does not hold the tensors", |files| {
+            let model = files.1["optimizer.safetensors"].clone();
+            files.1.insert("averages.safetensors".to_owned(), model);
+        })
+        .or_else(|_| {
+            run.refuses(class, "cannot be restored", |files| {
+                let other = files.1["optimizer.safetensors"].clone();
+                files.1.insert("averages.safetensors".to_owned(), other);
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// The shard of averages with one tensor of another dtype or shape, listed so.
+#[test]
+fn averages_of_another_form_are_refused() -> Result<()> {
+    let run = Run::new((2, 2), 20, 4, |contract| with_averages(contract, AverageOrder::AfterUpdate))?;
+    let class = StateClass::Averages;
+    let rewritten = |files: &mut Files, change: &dyn Fn(&mut export::NamedTensor)| -> Result<()> {
+        let bytes = files.1["averages.safetensors"].clone();
+        let kind = export::FileKind::Model;
+        let (mut tensors, _) = export::read(kind, &mut bytes.as_slice(), bytes.len() as u64)?;
+        change(&mut tensors[0]);
+        let infos: Vec<_> = tensors.iter().map(export::NamedTensor::info).collect();
+        files.1.insert("averages.safetensors".to_owned(), export::safetensors_bytes(kind, &tensors)?);
+        let captured = files.0.classes.iter_mut().find(|captured| captured.class == class);
+        captured.context("captured")?.shards[0].tensors = infos;
+        Ok(())
+    };
+    let mut problem = Ok(());
+    run.refuses(class, "is I32", |files| {
+        problem = rewritten(files, &|tensor| tensor.dtype = "I32".to_owned());
+    })?;
+    problem?;
+    let mut problem = Ok(());
+    run.refuses(class, "declared is F32", |files| {
+        problem = rewritten(files, &|tensor| tensor.shape.reverse());
+    })?;
+    problem
+}
+
+/// C22: averages are evaluated beside the trained parameters, never in their
+/// place; a run that looks at them trains the same model.
+#[test]
+fn evaluating_averages_leaves_the_trained_parameters_alone() -> Result<()> {
+    let plain = Run::new((2, 2), 20, 5, |_| ())?;
+    let averaged = Run::new((2, 2), 20, 5, |c| with_averages(c, AverageOrder::AfterUpdate))?;
+    for (plain, averaged) in plain.states.iter().zip(&averaged.states) {
+        for (class, name) in
+            [(StateClass::Model, "model.safetensors"), (StateClass::Optimizer, "optimizer.safetensors")]
+        {
+            assert!(plain.0.shard(class, name) == averaged.0.shard(class, name));
+        }
+    }
+    let values: Vec<[f64; 2]> =
+        averaged.turns.iter().map(|turn| [turn.1[0].value, turn.1[1].value]).collect();
+    for (step, [trained, averaged]) in values.iter().enumerate() {
+        // Copies until the third update, averages from it on.
+        assert_eq!(
+            trained.to_bits() == averaged.to_bits(),
+            step < 3,
+            "step {step}: {trained} and {averaged}"
+        );
+    }
+    let last = averaged.states.last().context("a state")?;
+    let shard = |class, name| last.0.shard(class, name).map(|shard| &shard.content);
+    let model = shard(StateClass::Model, "model.safetensors");
+    assert_ne!(model, shard(StateClass::Averages, "averages.safetensors"));
+    Ok(())
+}
