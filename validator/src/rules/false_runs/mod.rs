@@ -91,7 +91,7 @@ fn honest_runs_pass_every_rule() {
     for order in [AverageOrder::AfterUpdate, AverageOrder::BeforeUpdate] {
         let fixture = checkpoints::with_averages(order, |_| {});
         check_honest(&fixture, "with averages");
-        assert_eq!(fixture.check(rule("GL610")).0, RuleStatus::Passed);
+        assert_eq!(fixture.check(rule("GL611")).0, RuleStatus::Passed);
     }
     check_honest(&checkpoints::with_cadence(|_, _| {}), "with state digests");
     check_honest(&retention::with_retirement(|_| {}), "with a retirement");
