@@ -168,9 +168,9 @@ fn a_full_store_leaves_the_best_checkpoint_whole() {
     let _ = uninterrupted.train().expect_code(0);
     let store = run.path().join("checkpoints");
     std::fs::create_dir(&store).expect("a store");
-    // Two whole ones, and half of a third.
-    let whole = used_bytes(&uninterrupted.path().join("checkpoints/s00000000-a1"));
-    let mount = Mount::over(&store, whole * 5 / 2);
+    // Room for two, and for the bytes of a third but not for its last pages.
+    let first = uninterrupted.path().join("checkpoints/s00000000-a1");
+    let mount = Mount::over(&store, 2 * used_bytes(&first) + whole_pages(sizes(&first).into_iter().sum()));
     run.train().expect_complaint(ENDED_ON_RECORD, "checkpoints/.staging-s", &["no space left on device"]);
     let verify = ["checkpoint", "verify", "--all", "--json", "--ledger", "run.db"];
     let verified = programs::run(TRAINER, run.path(), &verify).expect_code(0).json();
