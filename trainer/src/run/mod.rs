@@ -111,7 +111,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
 
     // Key, lock, contract.
     let ledger_folder = folder_of(&options.ledger);
-    let folder = key_folder(options, &ledger_folder);
+    let folder = key_folder(options.keys.as_deref(), &ledger_folder);
     let key = KeyRing::open(&folder)?.get(Role::Trainer)?;
     let public = key.public_hex();
     let recorder = Recorder::open(&options.ledger, key)?;
@@ -160,24 +160,24 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
 }
 
 /// Folder of a ledger, to which the contract's paths are relative.
-fn folder_of(ledger: &Path) -> PathBuf {
+pub(crate) fn folder_of(ledger: &Path) -> PathBuf {
     match ledger.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
     }
 }
 
-fn key_folder(options: &RunOptions, ledger_folder: &Path) -> PathBuf {
-    options
-        .keys
-        .clone()
+/// Folder of the key ring: the one of the command line, of the environment, or
+/// beside the ledger.
+pub(crate) fn key_folder(keys: Option<&Path>, ledger_folder: &Path) -> PathBuf {
+    keys.map(Path::to_path_buf)
         .or_else(|| std::env::var_os(KEYS_VARIABLE).map(PathBuf::from))
         .unwrap_or_else(|| ledger_folder.join("keys"))
 }
 
 /// Threads to run with: those of the command line, or of the attempts before
 /// where the contract permits no other number; `None` for all processors.
-fn num_threads(
+pub(crate) fn num_threads(
     contract: &Contract,
     asked: Option<u32>,
     earlier: Option<u32>,
@@ -325,16 +325,21 @@ fn attempt_observations(identity: &Identity) -> AttemptStartObs {
         cpu: identity::cpu_model(),
         environment: identity.environment.clone(),
         host: ledger::keys::host_identity(),
-        plan: ExecutedPlan {
-            compiler: identity.plan.clone(),
-            compute_dtype: COMPUTE_DTYPE,
-            instrumentation: failpoint::instrumentation(),
-            num_threads: u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX),
-            // This process executes every microbatch itself.
-            num_workers: 1,
-        },
+        plan: executed_plan(identity, u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX)),
         process: std::process::id(),
         total_memory_bytes: costs::total_memory_bytes(),
+    }
+}
+
+/// The plan of a process with so many threads.
+pub(crate) fn executed_plan(identity: &Identity, num_threads: u32) -> ExecutedPlan {
+    ExecutedPlan {
+        compiler: identity.plan.clone(),
+        compute_dtype: COMPUTE_DTYPE,
+        instrumentation: failpoint::instrumentation(),
+        num_threads,
+        // This process executes every microbatch itself.
+        num_workers: 1,
     }
 }
 

@@ -125,7 +125,7 @@ pub struct Derivation<'a> {
 
 impl Derivation<'_> {
     fn data_cursor(&self) -> DataCursor {
-        let examples = self.step * u64::from(self.contract.batch.global_examples);
+        let examples = self.counters.examples;
         // An empty train split is refused before any step; 1 avoids a
         // division by zero and is never reached.
         let num_examples = self.num_train_examples.max(1);

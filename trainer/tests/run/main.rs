@@ -13,4 +13,5 @@ mod folder;
 mod frozen_inputs;
 mod interruptions;
 mod lifecycle;
+mod probes;
 mod refusals;

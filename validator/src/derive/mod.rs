@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod order;
 pub mod philox;
 pub mod projection;
+pub mod replay;
 pub mod safetensors;
 pub mod schedule;
 pub mod selection;

@@ -6,7 +6,7 @@ mod checkpoint_schedule;
 mod checkpoint_stages;
 mod checkpoint_tensors;
 mod derived_state;
-mod qualification;
+pub(super) mod probes;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;
@@ -24,4 +24,7 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &derived_state::DerivedState,
     &state_cadence::StateCadence,
     &checkpoint_anomalies::CheckpointAnomalies,
+    &probes::probe_record::ProbeRecord,
+    &probes::probe_reference::ProbeReference,
+    &probes::resume_qualified::ResumeQualified,
 ];

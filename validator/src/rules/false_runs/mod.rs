@@ -9,6 +9,7 @@ mod authority;
 mod checkpoints;
 mod data;
 mod evaluation;
+mod probes;
 mod updates;
 
 use std::collections::BTreeSet;
@@ -59,7 +60,7 @@ fn rule(code: &str) -> &'static dyn Rule {
 }
 
 /// Rules that have nothing to check in the plain fixture.
-const NOT_IN_FIXTURE: [&str; 3] = ["GL409", "GL508", "GL511"];
+const NOT_IN_FIXTURE: [&str; 6] = ["GL409", "GL508", "GL511", "GL620", "GL621", "GL622"];
 
 fn check_honest(fixture: &Fixture, name: &str) {
     for rule in rules() {
@@ -87,6 +88,7 @@ fn honest_runs_pass_every_rule() {
     check_honest(&evaluation::with_handoff(|_| {}), "with a handoff");
     check_honest(&attempts::with_patience(), "that stops by patience");
     check_honest(&checkpoints::with_cadence(|_, _| {}), "with state digests");
+    check_honest(&probes::probed(|_| {}), "with probes");
 }
 
 #[test]
@@ -98,6 +100,7 @@ fn every_rule_catches_what_it_is_for() {
         updates::MUTATIONS,
         evaluation::MUTATIONS,
         checkpoints::MUTATIONS,
+        probes::MUTATIONS,
         authority::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
