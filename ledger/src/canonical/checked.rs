@@ -235,13 +235,13 @@ mod tests {
 
     /// Members in any order, keys repeated or not.
     #[derive(Debug, Clone)]
-    enum Any {
+    enum Tree {
         Leaf(Value),
         List(Vec<Self>),
         Object(Vec<(String, Self)>),
     }
 
-    impl Serialize for Any {
+    impl Serialize for Tree {
         fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             match self {
                 Self::Leaf(value) => value.serialize(serializer),
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    fn any() -> impl Strategy<Value = Any> {
+    fn tree() -> impl Strategy<Value = Tree> {
         let leaf = prop_oneof![
             Just(Value::Null),
             any::<bool>().prop_map(Value::Bool),
@@ -264,20 +264,20 @@ mod tests {
             ".{0,6}".prop_map(Value::String),
             Just(Value::Object(Map::new())),
         ];
-        leaf.prop_map(Any::Leaf).prop_recursive(4, 24, 4, |inner| {
+        leaf.prop_map(Tree::Leaf).prop_recursive(4, 24, 4, |inner| {
             prop_oneof![
-                proptest::collection::vec(inner.clone(), 0..4).prop_map(Any::List),
-                proptest::collection::vec(("[a-d~é]{1,2}", inner.clone()), 0..4).prop_map(Any::Object),
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Tree::List),
+                proptest::collection::vec(("[a-d~é]{1,2}", inner.clone()), 0..4).prop_map(Tree::Object),
                 // Mostly in order, so that deep values are reached that are canonical.
                 proptest::collection::btree_map("[a-d]{1,2}", inner, 0..4)
-                    .prop_map(|members| Any::Object(members.into_iter().collect())),
+                    .prop_map(|members| Tree::Object(members.into_iter().collect())),
             ]
         })
     }
 
     proptest! {
         #[test]
-        fn of_any_value_too(value in any()) {
+        fn of_any_value_too(value in tree()) {
             check(&value, true);
         }
     }

@@ -231,7 +231,8 @@ impl<'a> Training<'a> {
         observe(&mut self.selection, step, &evaluated);
 
         // ---------------------------------------------------------------- Stop
-        let wall_us = costs::add(history.cost(), attempt.costs.totals()).wall_us;
+        // Not the totals: they read /proc, which costs more than the record of a step.
+        let wall_us = history.cost().wall_us + micros(attempt.costs.wall());
         let stop = stop(contract, step, engine.counters(), &self.selection, wall_us);
         if stop.is_some() && !streams.iter().all(is_known) {
             // Where the clock makes a resume point the last step, its state

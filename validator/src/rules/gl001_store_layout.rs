@@ -11,6 +11,6 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "The ledger is a SQLite file of layout 1 with exactly its tables, indices and triggers, and SQLite's own integrity check passes.",
     why: "A changed schema could make the same query mean something else; a dropped trigger shows that somebody prepared to change rows.",
     remedy: "restore the ledger and its -wal file from a copy that was taken together",
-    reference: "docs/FORMAT.md, SQLite layout 1",
+    reference: "docs/FORMAT.md, \"SQLite layout 1\"",
     gate: Route::RejectIdentity,
 };

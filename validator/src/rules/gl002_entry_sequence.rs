@@ -12,7 +12,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "Rows are numbered from 0 without a gap, and every entry's own index equals its row's number.",
     why: "A gap shows that an entry was removed; an index that differs shows that entries were reordered or copied.",
     remedy: "restore the ledger from a copy; an entry is never removed or moved",
-    reference: "docs/FORMAT.md, SQLite layout 1 and Entry",
+    reference: "docs/FORMAT.md, \"SQLite layout 1\" and \"Entry\"",
     gate: Route::RejectIdentity,
 };
 

@@ -12,7 +12,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "Every entry's stored bytes are canonical entry JSON: keys ascending and once, one spelling of every string and number, at most 65,535 bytes.",
     why: "Bytes that two readers could understand differently (a key twice, 1.0 or 1) would let one hash stand for two meanings.",
     remedy: "find the program that wrote the entry; entries are written through the recorder only",
-    reference: "docs/FORMAT.md, Canonical JSON",
+    reference: "docs/FORMAT.md, \"Canonical JSON\"",
     gate: Route::RejectIdentity,
 };
 

@@ -13,7 +13,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "The leaf hash stored beside every entry is the hash of the entry's bytes.",
     why: "It names the entry that was changed, where a head only says that one of them was.",
     remedy: "restore the ledger from a copy; an entry is never changed, only amended by a later one",
-    reference: "RFC 6962, section 2.1; docs/FORMAT.md, Digests and trees",
+    reference: "RFC 6962, section 2.1; docs/FORMAT.md, \"Digests and trees\"",
     gate: Route::RejectIdentity,
 };
 

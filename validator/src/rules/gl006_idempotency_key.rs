@@ -13,7 +13,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "Every entry's idempotency key is 32 hex digits and equals the one beside it, which layout 1 keeps unique.",
     why: "The key makes a repeated append one entry; a key that differs from its column lets one event be counted twice.",
     remedy: "restore the ledger from a copy; an entry is never changed",
-    reference: "docs/FORMAT.md, SQLite layout 1 and Entry",
+    reference: "docs/FORMAT.md, \"SQLite layout 1\" and \"Entry\"",
     gate: Route::RejectIdentity,
 };
 

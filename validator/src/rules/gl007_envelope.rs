@@ -14,7 +14,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "Every entry belongs to this run's ledger: the run's identifier, ledger kind `run`, and an actor that is the contract's key for that kind of entry; nothing is relayed.",
     why: "An entry of another run, or by a key that the contract does not name, is no evidence for this one.",
     remedy: "find the program that wrote the entry; a run's entries come from its own recorder",
-    reference: "docs/FORMAT.md, Entry; DESIGN, Ledger",
+    reference: "docs/FORMAT.md, \"Entry\"",
     gate: Route::RejectIdentity,
 };
 

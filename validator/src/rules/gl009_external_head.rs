@@ -11,6 +11,6 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "The head file outside the database is well formed, its heads verify, never shrink or fork, agree with the entries, are in the database too, and none is ahead of it.",
     why: "Removing the newest rows, or losing the write-ahead log, leaves a database that is consistent in itself; only a head outside it shows what is missing.",
     remedy: "restore the ledger with its -wal file, or the head file, from a copy that was taken together",
-    reference: "docs/FORMAT.md, Digests and trees",
+    reference: "docs/FORMAT.md, \"Digests and trees\"",
     gate: Route::RejectIdentity,
 };

@@ -11,6 +11,6 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "The newest verified head covers every entry.",
     why: "Entries after it are vouched for by nobody's signature; a crash leaves some for the next attempt to sign, a run that has ended leaves none.",
     remedy: "resume the run with `trainer run --ledger run.db`, which signs what the crash left",
-    reference: "DESIGN, Ledger; docs/FORMAT.md, Digests and trees",
+    reference: "docs/FORMAT.md, \"Digests and trees\"",
     gate: Route::RejectIdentity,
 };

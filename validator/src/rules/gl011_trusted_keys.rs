@@ -14,7 +14,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "The contract's keys are those that the reviewer named with `--trust FILE`.",
     why: "A ledger brings its own keys; only keys that came another way show who signed.",
     remedy: "ask the team for its public keys over a channel that you trust",
-    reference: "DESIGN, Trust statement",
+    reference: "docs/CONTRACT.md, \"Keys\"",
     gate: Route::RejectIdentity,
 };
 

@@ -13,7 +13,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "Extensions of contract and entries are known to this edition, or not critical. This edition knows none.",
     why: "Who marks an extension critical says that a verdict without it would be wrong.",
     remedy: "audit it with a validator that knows the extension",
-    reference: "DESIGN, Ledger: room to grow",
+    reference: "docs/CONTRACT.md, \"Extension\"; docs/FORMAT.md, \"Entry\"",
     gate: Route::RejectFrozenInputs,
 };
 

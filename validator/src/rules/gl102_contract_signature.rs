@@ -11,6 +11,6 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "The owner's key that the contract names signed exactly the contract's bytes, and every role's key is a usable Ed25519 key.",
     why: "It shows that whoever holds the owner's key agreed to this contract and no other.",
     remedy: "freeze again with the owner's key (`--keys DIR`); a contract is never changed after its signature",
-    reference: "DSSE v1; RFC 8032; docs/FORMAT.md, Signatures",
+    reference: "DSSE v1; RFC 8032; docs/FORMAT.md, \"Signatures\"",
     gate: Route::RejectIdentity,
 };

@@ -11,6 +11,6 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "The run's identifier is derived from the contract's digest and the nonce of the freeze.",
     why: "It binds every entry and every head to this contract, and tells two runs of one contract apart.",
     remedy: "freeze again; identifiers are derived, never chosen",
-    reference: "docs/FORMAT.md, Digests and trees",
+    reference: "docs/FORMAT.md, \"Digests and trees\"",
     gate: Route::RejectIdentity,
 };

@@ -16,7 +16,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "The owner signed a head over the frozen contract alone, there is no second freeze, and run and attempts name this contract's digest.",
     why: "A contract that is written or replaced after the run began can be fitted to its outcome.",
     remedy: "freeze first, then train from the ledger that the freeze wrote",
-    reference: "DESIGN, Contract; docs/FORMAT.md, Digests and trees",
+    reference: "docs/FORMAT.md, \"Order of entries\"",
     gate: Route::RejectFrozenInputs,
 };
 

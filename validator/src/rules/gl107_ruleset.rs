@@ -16,7 +16,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "The contract names the edition and evidence profile of the rules that this validator evaluates.",
     why: "A contract is judged by the rules that it was frozen under, neither by milder nor by stricter ones.",
     remedy: "audit it with a validator of that edition, or name this one's edition before the freeze",
-    reference: "DESIGN, Validator",
+    reference: "docs/CONTRACT.md, \"RulesetBinding\"",
     gate: Route::RejectFrozenInputs,
 };
 

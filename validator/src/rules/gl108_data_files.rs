@@ -17,7 +17,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "Every train and val shard, the barrier report and the sealed qualification set have the digest and size that were frozen. Files are looked for where the contract says, relative to the ledger's folder.",
     why: "Example ids are digests of text; only the text itself shows what the model was trained on, and that it has not changed since.",
     remedy: "put the data build back beside the ledger, unchanged since the freeze",
-    reference: "docs/FORMAT.md, Examples; schemas::data::DataManifest",
+    reference: "docs/FORMAT.md, \"Examples\"; schemas::data::DataManifest",
     gate: Route::RejectFrozenInputs,
 };
 

@@ -20,7 +20,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "Every durably committed checkpoint has its manifest with the recorded digest, and every file of the manifest with digest and size, read back; nothing else lies in its folder, which is `<store>/<checkpoint id>`, and its recorded size is that of these files and the manifest. A retired one keeps its manifest; one that failed is not read; the selected or handed-off candidate is read whatever became of its checkpoint.",
     why: "The candidate is a file; an entry about it is worth nothing when the file is another one.",
     remedy: "restore the checkpoint's folder from a copy; without it the run cannot be accepted",
-    reference: "docs/FORMAT.md, Checkpoint",
+    reference: "docs/FORMAT.md, \"Checkpoint\"",
     gate: Route::RejectTornCheckpoint,
 };
 

@@ -17,7 +17,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "A report that was saved beside the ledger is signed by the contract's validator, is of this run, and the head that it saw is a prefix of these entries.",
     why: "A report commits the validator to what the ledger held when it looked; a ledger that no longer begins with that was cut or rewritten since.",
     remedy: "restore the ledger that the report saw; a report of another run, or by another key, belongs elsewhere (`ledger audit --save-to FILE`)",
-    reference: "DSSE v1; docs/FORMAT.md, Handoff; schemas::report::Report",
+    reference: "DSSE v1; docs/FORMAT.md, \"Handoff\"; schemas::report::Report",
     gate: Route::RejectIdentity,
 };
 

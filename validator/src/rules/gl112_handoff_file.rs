@@ -21,7 +21,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "Every handoff.issued names a size with the root that the entries have there. The handoff beside the ledger is signed by the contract's validator, is of this run, saw a prefix of these entries, has its handoff.issued entry, and names the report beside it.",
     why: "Qualification opens its set for what the handoff names; a handoff that the ledger does not know, or a ledger that was cut behind one, would hide a second attempt.",
     remedy: "restore ledger, report and handoff as `ledger handoff` left them; where only the file is missing, run `ledger handoff` again",
-    reference: "DSSE v1; in-toto Statement v1; docs/FORMAT.md, Handoff",
+    reference: "DSSE v1; in-toto Statement v1; docs/FORMAT.md, \"Handoff\"",
     gate: Route::RequestQualification,
 };
 

@@ -132,4 +132,31 @@ mod tests {
         assert_eq!(find("gl008").map(|info| info.name), Some("signed-heads"));
         assert_eq!(find("GL999"), None);
     }
+
+    /// A reviewer who follows a reference has to arrive somewhere.
+    #[test]
+    fn every_reference_names_a_place_that_exists() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let known = ["schemas::", "schemas/json", "RFC ", "C2SP ", "DSSE ", "in-toto "];
+        let mut num_headings = 0;
+        for info in catalogue() {
+            for place in info.reference.split("; ") {
+                if let Some((file, names)) =
+                    place.strip_prefix("docs/").and_then(|place| place.split_once(", "))
+                {
+                    let text = std::fs::read_to_string(root.join("docs").join(file)).expect("a document");
+                    for name in names.split('"').skip(1).step_by(2) {
+                        let is_heading = |line: &str| line.trim_start_matches('#') == format!(" {name}");
+                        let found = text.lines().any(|line| line.starts_with('#') && is_heading(line));
+                        assert!(found, "{}: {file} has no heading {name:?}", info.code);
+                        num_headings += 1;
+                    }
+                    assert!(names.contains('"'), "{}: {place:?} names no heading", info.code);
+                } else {
+                    assert!(known.iter().any(|start| place.starts_with(start)), "{}: {place:?}", info.code);
+                }
+            }
+        }
+        assert!(num_headings > 50, "{num_headings}");
+    }
 }

@@ -25,7 +25,7 @@ declare_rule!(
         why: "An attempt that could disappear would hide failed tries, so that only the luckiest one is counted.",
         remedy: "Continue the run with `trainer run`, which reports an attempt that vanished. A missing or misnumbered attempt \
                  cannot be repaired.",
-        reference: "docs/FORMAT.md, \"Order of entries\"; DESIGN.md, \"Nothing vanishes\"",
+        reference: "docs/FORMAT.md, \"Order of entries\"",
         gate: Route::RejectResumeDrift,
     }
 );

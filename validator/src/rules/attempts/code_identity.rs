@@ -20,7 +20,7 @@ declare_rule!(
                the binary) and the contract's environment.",
         why: "Another binary is another experiment: without its identity nobody can say which version trained the model.",
         remedy: "Rebuild the frozen code, or freeze a contract for the code at hand (`trainer identity --json` prints it).",
-        reference: "DESIGN.md, \"Contract\"; schemas::contract::Code",
+        reference: "docs/CONTRACT.md, \"Code\"",
         gate: Route::RejectIdentity,
     }
 );

@@ -20,7 +20,7 @@ declare_rule!(
                the sum over all attempts, those that failed or vanished included.",
         why: "A cost that leaves out failures, repeated steps or the time of recording makes a method look cheaper than it was.",
         remedy: "None for a finished run: totals are evidence. Repair the program that adds them up.",
-        reference: "docs/FORMAT.md, \"Costs\"; DESIGN.md, \"Entries\"",
+        reference: "docs/FORMAT.md, \"Costs\"",
         gate: Route::RejectTopology,
     }
 );

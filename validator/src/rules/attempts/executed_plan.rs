@@ -21,7 +21,7 @@ declare_rule!(
         why: "CPU features, kernels, threads and dtypes decide bits; a bitwise claim needs the same plan. Instrumentation such \
               as fail points changes what runs.",
         remedy: "Run on hardware with the frozen features, with an ordinary build; or permit the rewrite in a new contract.",
-        reference: "DESIGN.md, \"Contract\"; schemas::body::ExecutedPlan",
+        reference: "docs/CONTRACT.md, \"CompilerPlan\"; schemas::body::ExecutedPlan",
         gate: Route::RejectTopology,
     }
 );

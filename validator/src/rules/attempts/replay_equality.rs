@@ -25,7 +25,7 @@ declare_rule!(
               evidence that the resume lost nothing.",
         remedy: "Find what the checkpoint did not restore (see the first differing field), or claim a weaker equivalence class \
                  in a new contract.",
-        reference: "docs/FORMAT.md, \"Order of entries\"; DESIGN.md, \"Equivalence\"",
+        reference: "docs/FORMAT.md, \"Order of entries\"; docs/CONTRACT.md, \"ResumeEquivalence\"",
         gate: Route::RejectResumeDrift,
     }
 );

@@ -21,7 +21,7 @@ declare_rule!(
         why: "A segment is a span with one unchanged identity. A second one would say that something which the contract binds \
               was changed on the way.",
         remedy: "Freeze a new contract for the change and run it as a new run.",
-        reference: "docs/FORMAT.md, \"Order of entries\"; DESIGN.md, \"Contract\"",
+        reference: "docs/FORMAT.md, \"Order of entries\"",
         gate: Route::RejectIdentity,
     }
 );

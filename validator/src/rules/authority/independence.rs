@@ -16,7 +16,7 @@ declare_rule!(
         why: "Keys that were made on one host may be in one hand, and whoever holds the trainer's key and every copy of the heads \
               could rewrite the ledger. A reader must know which of it was excluded.",
         remedy: "Let the qualifier and a witness make their keys on hosts of their own. A note changes no verdict.",
-        reference: "DESIGN.md, \"Trust statement\"",
+        reference: "docs/CONTRACT.md, \"Keys\"",
         gate: Route::RejectIdentity,
     }
 );

@@ -18,7 +18,7 @@ declare_rule!(
         what: "Shows every intervention and anomaly that the run recorded, and that an amendment names an earlier entry.",
         why: "A person who changed something during the run changed the experiment; the reader must not have to search for it.",
         remedy: "Judge whether the intervention is within what the contract allows. A warning changes no verdict.",
-        reference: "DESIGN.md, \"Entries\"; schemas::body (intervention, anomaly, amendment)",
+        reference: "docs/FORMAT.md, \"Order of entries\"; schemas::body (intervention, anomaly, amendment)",
         gate: Route::RejectFrozenInputs,
     }
 );

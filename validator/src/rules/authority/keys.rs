@@ -17,7 +17,7 @@ declare_rule!(
         why: "One key in two roles signs its own homework: the trainer could issue the report or the qualification of its own run. \
               Witnesses that nobody asked vouch for nothing.",
         remedy: "Make a key for each role with `ledger keygen` and freeze again.",
-        reference: "schemas::contract::Keys; DESIGN.md, \"Trust statement\"",
+        reference: "docs/CONTRACT.md, \"Keys\"",
         gate: Route::RejectIdentity,
     }
 );

@@ -17,7 +17,7 @@ declare_rule!(
                campaign, which would give the number, is not evaluated: this edition has no rules for campaigns.",
         why: "The best of many runs may be luck; one run's ledger does not show how many others there were.",
         remedy: "Say beside the result how many runs were made, such as in a preregistration. A note changes no verdict.",
-        reference: "schemas::contract::Membership; DESIGN.md, \"Ledger\"",
+        reference: "docs/CONTRACT.md, \"Membership\"",
         gate: Route::RejectFrozenInputs,
     }
 );

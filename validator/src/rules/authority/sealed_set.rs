@@ -20,7 +20,7 @@ declare_rule!(
                its plaintext and the tables are different files.",
         why: "The sealed set measures once. Opened during the run it is a second val set, and the result means nothing.",
         remedy: "Seal another set and start a new run; an opened set cannot be closed again.",
-        reference: "DESIGN.md, \"Handoff and qualification\"; schemas::contract::Qualification",
+        reference: "docs/CONTRACT.md, \"Qualification\"; docs/FORMAT.md, \"Qualification\"",
         gate: Route::RejectSelectionLeakage,
     }
 );

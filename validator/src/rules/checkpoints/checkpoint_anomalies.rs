@@ -21,7 +21,7 @@ declare_rule!(
                zero although updates were made.",
         why: "Updates that change nothing, or an optimizer that was reset before saving, leave digests that are all in order.",
         remedy: "Look at rates, clipping and what is saved. A warning changes no verdict.",
-        reference: "DESIGN.md, \"Training state\"",
+        reference: "docs/FORMAT.md, \"Checkpoint\"",
         gate: Route::RequestStateInventory,
     }
 );

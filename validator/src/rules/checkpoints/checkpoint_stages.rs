@@ -24,7 +24,7 @@ declare_rule!(
         why: "The intent is durable before the effect, and a state counts only once it was read back: a stage out of order says \
               that bytes were relied on before they were safe.",
         remedy: "None for a finished run. Record stages through the checkpoint writer, which follows each with its own flush.",
-        reference: "DESIGN.md, \"Training state\"; docs/FORMAT.md, \"Checkpoint\"",
+        reference: "docs/FORMAT.md, \"Checkpoint\"; docs/CONTRACT.md, \"CheckpointStage\"",
         gate: Route::RejectTornCheckpoint,
     }
 );

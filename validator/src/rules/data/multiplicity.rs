@@ -23,7 +23,7 @@ declare_rule!(
         why: "A crash that rewinds or skips the cursor duplicates or omits examples; every single step can look right while the \
               whole does not.",
         remedy: "None for a finished run. The examples listed were trained on too often or too rarely.",
-        reference: "docs/FORMAT.md, \"Data order\"; DESIGN.md, \"Randomness is a function\"",
+        reference: "docs/FORMAT.md, \"Data order\"",
         gate: Route::RejectFrozenInputs,
     }
 );

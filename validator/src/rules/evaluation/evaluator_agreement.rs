@@ -29,7 +29,7 @@ declare_rule!(
         why: "Otherwise the selection rests on numbers that the trainer computed about itself.",
         remedy: "Run `evaluator val run.db` to let the rule run. A disagreement means that trainer and evaluator compute different \
                  functions from the same bytes.",
-        reference: "DESIGN.md, \"Handoff and qualification\"",
+        reference: "docs/FORMAT.md, \"Qualification\"",
         gate: Route::RejectSelectionLeakage,
     }
 );

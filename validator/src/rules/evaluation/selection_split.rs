@@ -18,7 +18,7 @@ declare_rule!(
                direction each, and no stream is of the qualification split.",
         why: "Selecting on training text rewards memory; selecting on the sealed set spends it before it is opened.",
         remedy: "Name a val stream in `selection`, `stopping` and `quality_target`, and freeze again.",
-        reference: "DESIGN.md, \"Contract\"; schemas::contract::SelectionRule",
+        reference: "docs/CONTRACT.md, \"SelectionRule\"",
         gate: Route::RejectSelectionLeakage,
     }
 );

@@ -17,7 +17,7 @@ declare_rule!(
         what: "Every step assigned credit by the contract's credit rule; an evolution step has the contract's population.",
         why: "How credit reaches parameters is what a learning method is; a step by another one is another method.",
         remedy: "A change of the credit rule needs a new run.",
-        reference: "schemas::contract::CreditRule; DESIGN.md, \"Contract\"",
+        reference: "docs/CONTRACT.md, \"CreditRule\"",
         gate: Route::RejectNumerics,
     }
 );

@@ -18,7 +18,7 @@ declare_rule!(
         what: "Every moment of the checkpoint at step 0 is zero.",
         why: "Moments of an earlier training are a warm start in disguise: they carry what was learned about the gradients.",
         remedy: "None for a finished run. Start the run from an empty optimizer.",
-        reference: "schemas::policy_card::UpdateRule; DESIGN.md, \"Resume\"",
+        reference: "schemas::policy_card::UpdateRule; docs/FORMAT.md, \"Checkpoint\"",
         gate: Route::RejectIdentity,
     }
 );

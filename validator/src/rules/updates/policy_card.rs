@@ -19,7 +19,7 @@ declare_rule!(
                their ranges, the moments of its update rule in the checkpoint state with their dtype, and nonclaims.",
         why: "Two runs that both say AdamW can differ in every constant; only a complete card lets a reader repeat the update.",
         remedy: "Complete the card and the contract's `schedule`, and freeze again.",
-        reference: "schemas::policy_card; reference protocol on optimizer policy cards",
+        reference: "schemas::policy_card::PolicyCard",
         gate: Route::RejectFrozenInputs,
     }
 );
