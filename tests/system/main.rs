@@ -6,6 +6,7 @@ mod bad_storage;
 mod byte_sweep;
 mod crashes;
 mod end_to_end;
+mod probes;
 mod sources;
 mod web;
 mod workspace;

@@ -115,7 +115,7 @@ pub fn run(options: &TrajectoryOptions) -> Result<(), ProbeError> {
     let end_step = history.end.as_ref().map(|end| end.last_step);
     let context = Context { console, end_step, frozen: &frozen, identity: &identity, interrupt, options };
     rayon::scope(|_| match &options.against {
-        None => reference(&context, engine, resume),
+        None => reference(&context, engine, &resume),
         Some(_) => resumed(&context, engine, resume),
     })
 }
@@ -151,7 +151,7 @@ impl Context<'_> {
 
 /// The uninterrupted trajectory: every step from the initial state on, in one
 /// go, without restoring anything.
-fn reference(context: &Context<'_>, engine: Engine, resume: ResumeState) -> Result<(), ProbeError> {
+fn reference(context: &Context<'_>, engine: Engine, resume: &ResumeState) -> Result<(), ProbeError> {
     let contract = context.contract();
     let selection = SelectionTracker::new(contract).ok_or_else(|| no_stream(contract))?;
     let mut trajectory = Trajectory { context, engine, selection };

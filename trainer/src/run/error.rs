@@ -25,7 +25,7 @@ const MAX_REASON_BYTES: usize = 2048;
 pub enum RunError {
     /// This binary, here, may not execute the contract.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(Box<Refusal>),
     /// The trainer's key cannot be had.
     #[error("the trainer key cannot be used")]
     Key(#[from] ledger::keys::KeyError),
@@ -83,6 +83,12 @@ pub enum RunError {
         /// What it is.
         value: f64,
     },
+}
+
+impl From<Refusal> for RunError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
 }
 
 impl RunError {

@@ -6,15 +6,15 @@ use schemas::body::{
 };
 use schemas::contract::{Contract, EquivalenceClass, StoppingRule, Tolerance};
 use schemas::digest::Digest;
-use schemas::ids::CheckpointId;
+use schemas::ids::{CheckpointId, IdempotencyKey};
 use schemas::number::Float;
-use schemas::report::RuleStatus;
+use schemas::report::{Route, RuleStatus, Verdict};
 use schemas::state::StateClass;
 
 use super::attempts::body;
 use super::{Mutation, error, note, warning};
 use crate::derive::replay::Replay;
-use crate::fixture::{Fixture, RunBuilder};
+use crate::fixture::{Fixture, RunBuilder, StoredRun};
 
 /// The checkpoint that is probed, and its step.
 const CHECKPOINT: &str = "s00000004-a1";
@@ -44,6 +44,7 @@ fn push(fixture: &mut Fixture, body: Body) -> u64 {
     entry.body = body;
     entry.header.attempt = None;
     entry.header.step = Some(STEP);
+    entry.header.idem = IdempotencyKey(format!("{:032x}", fixture.entries.len()));
     fixture.entries.push(entry);
     fixture.renumber();
     fixture.entries.len() as u64 - 1
@@ -177,6 +178,21 @@ fn numbers_within_frozen_bounds_qualify_and_ids_have_to_be_exact() {
         };
         assert_eq!(probed_under(bounded, other_ids).check(super::rule(code)).0, RuleStatus::Failed, "{code}");
     }
+}
+
+/// Numbers that a trainer with its key wrote itself are judged all the same.
+#[test]
+fn an_audit_accepts_a_probed_run_and_not_one_whose_distances_were_made_up() {
+    let report = StoredRun::new(probed(|_| {})).audit();
+    assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", report.findings);
+    let made_up = |f: &mut Fixture| {
+        body!(f, ProbeResult, 0, |h| h.det.distances[0].resumed = Digest::blake3([3; 32]));
+    };
+    let report = StoredRun::new(probed(made_up)).audit();
+    assert_eq!(report.verdict, Verdict::Rejected, "{:#?}", report.findings);
+    assert!(report.findings.iter().any(|finding| finding.code == "GL620"));
+    let drifted = StoredRun::new(probed(differing_probe)).audit();
+    assert_eq!((drifted.verdict, drifted.route), (Verdict::Rejected, Route::RejectResumeDrift));
 }
 
 fn differing_probe(fixture: &mut Fixture) {
