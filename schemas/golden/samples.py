@@ -224,10 +224,16 @@ def entries():
             "reason": reason, "resumed_from": point,
         }
 
-    distance = {
-        "class": "optimizer", "equal": False, "first_step": 12, "first_tensor": "model.norm.weight.exp_avg",
-        "max_absolute": 1.25e-9, "max_relative": infinity, "max_ulp": 3,
+    apart = {
+        "first_step": 12, "max_absolute": 1.25e-9, "max_absolute_beyond_relative": 0.0, "max_relative": infinity,
+        "max_ulp": 3, "num_different": 7,
     }
+    distance = {
+        "class": "optimizer", "distance": apart, "equal": False, "first_tensor": "model.norm.weight.exp_avg",
+        "reference": blake3("reference"), "resumed": blake3("resumed"),
+    }
+    equal = {**apart, "first_step": None, "max_absolute": 0.0, "max_relative": 0.0, "max_ulp": 0, "num_different": 0}
+    replayed = {"classes": STATE, "records": sha("records")}
     extension = {
         "critical": False, "name": "org.example.curriculum", "schema_digest": sha("schema"),
         "value": {"a": [1, 2.5, None, True, "x"], "b": {}, "c": -0.0},
@@ -268,11 +274,13 @@ def entries():
         }, ten),
         ("checkpoint.validated", checkpoint_body(), ten),
         ("candidate.admitted", {"det": family, "obs": candidate}, ten),
-        ("probe.start", {"det": {"class": "bitwise", "num_steps": 5, "step": 10, "withheld": "optimizer"},
-                         "obs": {"checkpoint": CHECKPOINT}}, ten),
-        ("probe.result", {"det": {"class": "bitwise", "distances": [distance], "num_steps": 5, "step": 10,
-                                  "withheld": None},
-                          "obs": {"checkpoint": CHECKPOINT, "duration_us": 400000}}, ten),
+        ("probe.start", {"det": {"class": "bitwise", "code": CODE, "num_steps": 5, "step": 10,
+                                 "withheld": ["optimizer"]},
+                         "obs": {"checkpoint": CHECKPOINT, "plan": executed}}, ten),
+        ("probe.result", {"det": {"class": "bitwise", "distances": [distance], "inert": None, "num_steps": 5,
+                                  "records": [{"distance": equal, "equal": True, "record": "draws"}],
+                                  "reference": replayed, "step": 10, "withheld": []},
+                          "obs": {"checkpoint": CHECKPOINT, "duration_us": 400000, "start": 18}}, ten),
         ("checkpoint.resume_qualified", checkpoint_body(**{"class": "bitwise", "probe": 19}), ten),
         ("checkpoint.failed", failed_body(), ten),
         ("checkpoint.quarantined", failed_body(), ten),

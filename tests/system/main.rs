@@ -7,6 +7,7 @@ mod byte_sweep;
 mod crashes;
 mod end_to_end;
 mod retention;
+mod probes;
 mod sources;
 mod web;
 mod workspace;

@@ -1,6 +1,8 @@
 //! The command line of `trainer`. Results go to standard output, everything
 //! else to standard error; exit codes are a promise that `docs/ERRORS.md` states.
 
+mod probe;
+
 use std::error::Error;
 use std::fs;
 use std::io::Write;
@@ -50,6 +52,21 @@ enum Command {
     ///
     /// Exit codes: 0 it would start, 1 nothing can be resumed from, 2 could not run.
     Resume(commands::ResumeArguments),
+    /// Show that a checkpoint continues its run, or which state it lacks.
+    ///
+    /// Resumes the checkpoint in a fresh process, runs some updates, and
+    /// compares every state class with a separately executed, uninterrupted
+    /// trajectory; then again with everything but the model left out, which has
+    /// to differ. Each is on record with its raw distances, and where the
+    /// contract's resume class is met the checkpoint becomes resume-qualified.
+    ///
+    /// Exit codes: 0 it became resume-qualified (or the one control that was
+    /// asked for is explained); 1 it did not, and the result says why; 2 it was
+    /// refused or could not run; 129, 130, 143 a signal ended it.
+    Probe(probe::ProbeArguments),
+    /// One trajectory of a probe.
+    #[command(hide = true)]
+    Trajectory(probe::TrajectoryArguments),
     /// Print code, environment and plan as a contract freezes them.
     Identity(IdentityArguments),
     /// Print the parameter manifest of an architecture and a policy card.
@@ -136,6 +153,8 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run_command(&arguments),
         Command::Checkpoint(arguments) => commands::checkpoint(&arguments),
         Command::Resume(arguments) => commands::resume(&arguments),
+        Command::Probe(arguments) => probe::probe_command(&arguments),
+        Command::Trajectory(arguments) => probe::trajectory_command(&arguments),
         Command::Identity(arguments) => identity_command(&arguments),
         Command::Parameters(arguments) => parameters_command(&arguments),
     };

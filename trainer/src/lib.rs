@@ -19,6 +19,7 @@ pub mod identity;
 pub mod model;
 pub mod optimizer;
 pub mod order;
+pub mod probe;
 pub mod randomness;
 pub mod run;
 pub mod schedule;

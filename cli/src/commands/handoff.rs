@@ -101,7 +101,7 @@ fn selected(report: &Report, ledger: &Path) -> Result<(SelectedCandidate, Contra
                 selected.candidate,
                 contract.checkpoints.candidate_stage
             ),
-            "resume the run, so that the checkpoint is validated",
+            "`trainer probe --ledger run.db --checkpoint ID` shows that a checkpoint resumes, and then says so on record",
         ));
     }
     Ok((selected, contract))

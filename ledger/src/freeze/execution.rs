@@ -238,6 +238,6 @@ fn check_faults(contract: &Contract, problems: &mut Problems) {
         contract.faults.recovery != Recovery::RestartFromLastQualified,
         "/faults/recovery",
         "is \"restart_from_last_qualified\"; expected \"restart_from_last_validated\" or \"refuse\"",
-        "this edition has no resume probes, so that no checkpoint is ever qualified",
+        "the trainer of this edition goes on from validated checkpoints; probes follow an attempt and do not interrupt it",
     );
 }

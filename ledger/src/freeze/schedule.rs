@@ -267,12 +267,7 @@ fn check_checkpoints(contract: &Contract, problems: &mut Problems) {
     let checkpoints = &contract.checkpoints;
     problems.require_count(checkpoints.every_steps, "/checkpoints/every_steps");
     match checkpoints.candidate_stage {
-        CheckpointStage::Validated => {}
-        CheckpointStage::ResumeQualified => problems.add(
-            "/checkpoints/candidate_stage",
-            "is \"resume_qualified\"; expected \"validated\"",
-            "this edition has no resume probes, so that no candidate could ever be handed off",
-        ),
+        CheckpointStage::Validated | CheckpointStage::ResumeQualified => {}
         _ => problems.add(
             "/checkpoints/candidate_stage",
             "is weaker than \"validated\", and every candidate is validated before it is admitted",

@@ -48,6 +48,13 @@ fn every_null_is_filled_and_the_canonical_bytes_are_stable() {
 }
 
 #[test]
+fn a_candidate_may_have_to_be_resume_qualified() {
+    let mut fixture = Fixture::new();
+    fixture.set("/checkpoints/candidate_stage", json!("resume_qualified"));
+    fixture.check().expect("probes are made by the trainer");
+}
+
+#[test]
 fn comments_white_space_and_key_order_do_not_change_what_is_frozen() {
     let mut fixture = Fixture::new();
     let plain = fixture.check().expect("nothing is wrong");

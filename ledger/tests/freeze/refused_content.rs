@@ -312,7 +312,7 @@ fn checkpoints_that_this_edition_cannot_keep() {
     check_pointers(
         &[
             ("/checkpoints/every_steps", json!(0)),
-            ("/checkpoints/candidate_stage", json!("resume_qualified")),
+            ("/checkpoints/candidate_stage", json!("durably_committed")),
             ("/checkpoints/mid_accumulation", json!("save_gradients")),
             ("/checkpoints/mode", json!("asynchronous")),
             ("/checkpoints/store", json!("s3://bucket/run")),

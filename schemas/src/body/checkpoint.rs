@@ -1,12 +1,11 @@
-//! Checkpoint stages and resume probes.
+//! Checkpoint stages.
 
 use serde::{Deserialize, Serialize};
 
 use crate::contract::EquivalenceClass;
 use crate::digest::Digest;
 use crate::ids::CheckpointId;
-use crate::number::Float;
-use crate::state::{StateClass, StateDigest};
+use crate::state::StateDigest;
 
 /// Stage of a checkpoint, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -134,78 +133,4 @@ impl RetirementReason {
             Self::Superseded => "a later attempt saved its step again",
         }
     }
-}
-
-/// `probe.start`, determined half.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ProbeStartDet {
-    /// Class that the probe will be judged in.
-    pub class: EquivalenceClass,
-    /// Updates that it runs.
-    pub num_steps: u64,
-    /// Step that it resumes from.
-    pub step: u64,
-    /// A state class that is withheld: a cold control. Null: none.
-    pub withheld: Option<StateClass>,
-}
-
-/// `probe.start`, observed half.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ProbeStartObs {
-    /// Checkpoint that it resumes from.
-    pub checkpoint: CheckpointId,
-}
-
-/// Distance of one state class between two trajectories.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ClassDistance {
-    /// The class.
-    pub class: StateClass,
-    /// Whether the bytes were equal.
-    pub equal: bool,
-    /// First step at which they differ; null when equal.
-    pub first_step: Option<u64>,
-    /// First tensor that differs; null when equal.
-    pub first_tensor: Option<String>,
-    /// Largest absolute difference of any element.
-    pub max_absolute: Float,
-    /// Largest relative difference of any element.
-    pub max_relative: Float,
-    /// Largest difference in units of the last place.
-    pub max_ulp: u64,
-}
-
-/// `probe.result`, determined half: raw distances, from which the validator
-/// derives the verdict.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ProbeResultDet {
-    /// Class that the probe was judged in.
-    pub class: EquivalenceClass,
-    /// By state class.
-    pub distances: Vec<ClassDistance>,
-    /// Updates that it ran.
-    pub num_steps: u64,
-    /// Step that it resumed from.
-    pub step: u64,
-    /// The withheld class of a cold control.
-    pub withheld: Option<StateClass>,
-}
-
-/// `probe.result`, observed half.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ProbeResultObs {
-    /// Checkpoint that it resumed from.
-    pub checkpoint: CheckpointId,
-    /// Wall time in microseconds.
-    pub duration_us: u64,
 }

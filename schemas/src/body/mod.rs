@@ -6,6 +6,7 @@ mod attempt;
 mod candidate;
 mod checkpoint;
 mod fault;
+mod probe;
 mod step;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,6 +17,7 @@ pub use attempt::*;
 pub use candidate::*;
 pub use checkpoint::*;
 pub use fault::*;
+pub use probe::*;
 pub use step::*;
 
 /// The two halves of a body.

@@ -69,16 +69,21 @@ pub fn state_digests(manifest: &CheckpointManifest) -> Vec<StateDigest> {
 }
 
 fn state_digest(captured: &CapturedClass) -> StateDigest {
-    let digest = captured.not_applicable.is_none().then(|| {
-        let mut hasher = blake3::Hasher::new();
-        for shard in &captured.shards {
-            hasher.update(shard.path.as_bytes());
-            hasher.update(&[0]);
-            hasher.update(&shard.digest.bytes);
-        }
-        Digest::blake3(*hasher.finalize().as_bytes())
-    });
+    let shards = captured.shards.iter().map(|shard| (shard.path.as_str(), shard.digest));
+    let digest = captured.not_applicable.is_none().then(|| class_digest(shards));
     StateDigest { class: captured.class, digest }
+}
+
+/// State digest of a class from its shards' paths and digests, in path order.
+#[must_use]
+pub fn class_digest<'a>(shards: impl IntoIterator<Item = (&'a str, Digest)>) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    for (path, digest) in shards {
+        hasher.update(path.as_bytes());
+        hasher.update(&[0]);
+        hasher.update(&digest.bytes);
+    }
+    Digest::blake3(*hasher.finalize().as_bytes())
 }
 
 /// Size of all shards in bytes.

@@ -257,7 +257,9 @@ impl Engine {
     pub fn step(&mut self, interrupt: &AtomicBool) -> Result<Option<StepOutcome>, EngineError> {
         let step = self.step + 1;
         let overflow = || EngineError::Overflow { step };
-        let first = self.step.checked_mul(self.global_examples).ok_or_else(overflow)?;
+        // The data cursor is the number of examples consumed; it is restored on
+        // its own, so that a cursor which was lost shows in what is drawn.
+        let first = self.counters.examples;
         let end = first.checked_add(self.global_examples).ok_or_else(overflow)?;
 
         // What is consumed.

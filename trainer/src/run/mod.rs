@@ -185,7 +185,7 @@ pub fn key_folder(keys: Option<&Path>, ledger: &Path) -> PathBuf {
 
 /// Threads to run with: those of the command line, or of the attempts before
 /// where the contract permits no other number; `None` for all processors.
-fn num_threads(
+pub(crate) fn num_threads(
     contract: &Contract,
     asked: Option<u32>,
     earlier: Option<u32>,
@@ -337,16 +337,21 @@ fn attempt_observations(identity: &Identity) -> AttemptStartObs {
         cpu: identity::cpu_model(),
         environment: identity.environment.clone(),
         host: ledger::keys::host_identity(),
-        plan: ExecutedPlan {
-            compiler: identity.plan.clone(),
-            compute_dtype: COMPUTE_DTYPE,
-            instrumentation: failpoint::instrumentation(),
-            num_threads: u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX),
-            // This process executes every microbatch itself.
-            num_workers: 1,
-        },
+        plan: executed_plan(identity, u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX)),
         process: std::process::id(),
         total_memory_bytes: costs::total_memory_bytes(),
+    }
+}
+
+/// The plan of a process with so many threads.
+pub(crate) fn executed_plan(identity: &Identity, num_threads: u32) -> ExecutedPlan {
+    ExecutedPlan {
+        compiler: identity.plan.clone(),
+        compute_dtype: COMPUTE_DTYPE,
+        instrumentation: failpoint::instrumentation(),
+        num_threads,
+        // This process executes every microbatch itself.
+        num_workers: 1,
     }
 }
 

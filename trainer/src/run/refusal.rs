@@ -205,7 +205,8 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
         return unsupported("/faults/plan", &contract.faults.plan);
     }
     if contract.faults.recovery == Recovery::RestartFromLastQualified {
-        // Without probes no checkpoint is ever qualified.
+        // Probes follow an attempt, so that the newest checkpoint would often be
+        // one that nobody probed yet.
         return unsupported("/faults/recovery", &contract.faults.recovery);
     }
     if let Some(extension) = contract.extensions.iter().find(|extension| extension.critical) {

@@ -11,7 +11,7 @@ use schemas::body::{AttemptReason, Counters, ResumePoint};
 use schemas::contract::{CompilerPlan, Contract};
 use schemas::state::StateClass;
 
-use crate::checkpoint::locate::{self, LocatedCheckpoint, UnusableCheckpoint};
+use crate::checkpoint::locate::{self, LocatedCheckpoint, RecordedCheckpoint, UnusableCheckpoint};
 use crate::engine::Engine;
 use crate::state::registry::{self, Target};
 use crate::state::{Derivation, SelectionTracker};
@@ -46,12 +46,24 @@ pub fn decide(
     history: &History,
     ledger_folder: &Path,
 ) -> Result<ResumeState, Refusal> {
+    decide_among(frozen, history, ledger_folder, history.usable_checkpoints())
+}
+
+/// As [`decide`], but among these checkpoints only.
+///
+/// # Errors
+/// As [`decide`].
+pub fn decide_among(
+    frozen: &FrozenContract,
+    history: &History,
+    ledger_folder: &Path,
+    records: Vec<RecordedCheckpoint>,
+) -> Result<ResumeState, Refusal> {
     let contract = &frozen.contract;
     let mut selection = SelectionTracker::new(contract).ok_or_else(|| Refusal::Unsupported {
         pointer: "/selection/stream",
         found: contract.selection.stream.clone(),
     })?;
-    let records = history.usable_checkpoints();
     let (checkpoint, unusable) = locate::newest_usable(ledger_folder, &frozen.run, frozen.digest, records);
     let step = checkpoint.as_ref().map_or(0, |located| located.record.step);
     let counters = checkpoint.as_ref().map_or_else(Counters::default, |located| located.record.counters);

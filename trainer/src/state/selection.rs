@@ -60,6 +60,12 @@ impl SelectionTracker {
         &self.state
     }
 
+    /// Goes on from a state that was saved.
+    #[must_use]
+    pub fn with_state(self, state: SelectionState) -> Self {
+        Self { state, ..self }
+    }
+
     /// Takes the next evaluation, in step order. A value that is not finite
     /// never improves.
     pub fn observe(&mut self, step: u64, value: f64) {

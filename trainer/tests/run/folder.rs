@@ -112,8 +112,12 @@ impl RunFolder {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
+        self.command_of("run", arguments)
+    }
+
+    fn command_of(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
-        command.arg("run").arg("--ledger").arg(self.ledger()).args(arguments);
+        command.arg(verb).arg("--ledger").arg(self.ledger()).args(arguments);
         #[cfg(feature = "failpoints")]
         command.env(trainer::run::failpoint::PERMISSION, "1");
         command.env_remove("LEDGER_KEYS").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -146,12 +150,29 @@ impl RunFolder {
         })
     }
 
+    /// `trainer probe`, to its end.
+    pub fn probe(&self, arguments: &[&str]) -> Result<Finished> {
+        let output = self.command_of("probe", arguments).output()?;
+        Ok(Finished {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout)?,
+            stderr: String::from_utf8(output.stderr)?,
+        })
+    }
+
     /// The run's folder under another name; the old one is gone.
     pub fn moved(self) -> Result<Self> {
         let temporary = TempDir::with_prefix("trainer-moved-")?;
         std::fs::remove_dir(temporary.path())?;
         std::fs::rename(self.path(), temporary.path())?;
         Ok(Self { temporary })
+    }
+
+    /// Starts a probe and returns while it runs.
+    pub fn start_probe(&self, arguments: &[&str]) -> Result<Training> {
+        let mut child = self.command_of("probe", arguments).spawn()?;
+        let stderr = BufReader::new(child.stderr.take().context("stderr is piped")?);
+        Ok(Training { child, stderr, seen: String::new() })
     }
 
     /// Runs the trainer to its end with a variable in its environment.

@@ -14,5 +14,6 @@ mod folder;
 mod frozen_inputs;
 mod interruptions;
 mod lifecycle;
+mod probes;
 mod refusals;
 mod retention;

@@ -17,6 +17,7 @@ pub mod order;
 pub mod philox;
 pub mod projection;
 pub mod retention;
+pub mod replay;
 pub mod safetensors;
 pub mod schedule;
 pub mod selection;

@@ -29,7 +29,7 @@ struct DataCursor {
 }
 
 fn cursor(derivation: &Derivation<'_>) -> DataCursor {
-    let examples = derivation.step * u64::from(derivation.contract.batch.global_examples);
+    let examples = derivation.counters.examples;
     // An empty train split is refused before any step; 1 avoids a division by
     // zero and is never reached.
     let num_examples = derivation.num_train_examples.max(1);

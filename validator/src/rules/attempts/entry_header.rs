@@ -88,6 +88,9 @@ fn own_step(body: &Body) -> Option<u64> {
         | Body::CheckpointValidated(halves) => halves.det.step,
         Body::CheckpointDurablyCommitted(halves) => halves.det.step,
         Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => halves.det.step,
+        Body::CheckpointResumeQualified(halves) => halves.det.step,
+        Body::ProbeStart(halves) => halves.det.step,
+        Body::ProbeResult(halves) => halves.det.step,
         _ => return None,
     })
 }
@@ -120,7 +123,16 @@ impl Check for Headers {
             sink.rejected(at, message, or_null(expected), or_null(actual));
         }
         if header.attempt.is_some()
-            && matches!(kind, Kind::ContractFrozen | Kind::RunStart | Kind::RunEnd | Kind::HandoffIssued)
+            && matches!(
+                kind,
+                Kind::ContractFrozen
+                    | Kind::RunStart
+                    | Kind::RunEnd
+                    | Kind::HandoffIssued
+                    | Kind::ProbeStart
+                    | Kind::ProbeResult
+                    | Kind::CheckpointResumeQualified
+            )
         {
             let at = At::entry(entry.index, "/attempt");
             sink.rejected(

@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{Body, CheckpointStage};
-use schemas::contract::Contract;
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CheckpointId};
 use schemas::report::Route;
 
-use super::qualification::Probes;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
@@ -22,8 +20,7 @@ declare_rule!(
         name: "checkpoint-stages",
         what: "Every checkpoint is requested, staged, durably committed, validated and possibly resume-qualified, in this order, \
                each once, at one step, and an attempt commits one for a step; nothing is said of one after it failed or was \
-               quarantined; its identifier is that of its step and attempt; one that is resume-qualified names a probe that \
-               found every class equal, beside a control that did not.",
+               quarantined; its identifier is that of its step and attempt.",
         why: "The intent is durable before the effect, and a state counts only once it was read back: a stage out of order says \
               that bytes were relied on before they were safe.",
         remedy: "None for a finished run. Record stages through the checkpoint writer, which follows each with its own flush.",
@@ -40,28 +37,24 @@ struct Known {
     step: u64,
 }
 
-struct Stages<'a> {
-    contract: &'a Contract,
+struct Stages {
     /// Steps that an attempt has committed a checkpoint of.
     committed: BTreeSet<(Option<AttemptId>, u64)>,
-    probes: Probes,
     all: BTreeMap<CheckpointId, Known>,
     last: LastStep,
     last_attempt: Option<AttemptId>,
 }
 
-fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+fn open(_: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Stages {
-        contract: &frozen.contract,
         committed: BTreeSet::new(),
-        probes: Probes::default(),
         all: BTreeMap::new(),
         last: LastStep::default(),
         last_attempt: None,
     })
 }
 
-impl Stages<'_> {
+impl Stages {
     fn request(&mut self, entry: &Entry, id: &CheckpointId, step: u64, sink: &mut Sink) {
         let at = |pointer: &str| At::entry(entry.index, pointer);
         let expected = format!("s{step:08}-a{}", entry.header.attempt.map_or(0, |attempt| attempt.0));
@@ -152,7 +145,7 @@ impl Stages<'_> {
     }
 }
 
-impl Check for Stages<'_> {
+impl Check for Stages {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         use CheckpointStage as Stage;
         match &entry.body {
@@ -168,7 +161,6 @@ impl Check for Stages<'_> {
             }
             Body::CheckpointResumeQualified(h) => {
                 self.reach(entry, &h.obs.checkpoint, h.det.step, Stage::ResumeQualified, sink);
-                self.probes.qualified(entry, self.contract, &h.obs.checkpoint, &h.det, sink);
             }
             Body::CheckpointFailed(h) | Body::CheckpointQuarantined(h) => {
                 self.give_up(entry, &h.obs.checkpoint, sink);
@@ -177,7 +169,6 @@ impl Check for Stages<'_> {
             Body::AttemptStart(h) => self.last_attempt = Some(h.det.attempt),
             _ => {}
         }
-        self.probes.entry(entry, sink);
         self.last.entry(entry);
     }
 

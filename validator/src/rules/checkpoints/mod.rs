@@ -8,7 +8,7 @@ mod checkpoint_schedule;
 mod checkpoint_stages;
 mod checkpoint_tensors;
 mod derived_state;
-mod qualification;
+pub(super) mod probes;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;
@@ -28,4 +28,7 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &checkpoint_anomalies::CheckpointAnomalies,
     &checkpoint_retention::CheckpointRetention,
     &averages::AveragesRule,
+    &probes::probe_record::ProbeRecord,
+    &probes::probe_reference::ProbeReference,
+    &probes::resume_qualified::ResumeQualified,
 ];

@@ -2,17 +2,11 @@
 
 use std::fs;
 
-use schemas::body::{
-    Body, CheckpointObs, CheckpointQualifiedDet, ClassDistance, Halves, Kind, ProbeResultDet, ProbeResultObs,
-    ProbeStartDet, ProbeStartObs,
-};
-use schemas::contract::{
-    AverageOrder, Averages, EquivalenceClass, MidAccumulation, ParameterView, StoppingRule,
-};
+use schemas::body::{Body, Kind};
+use schemas::contract::{AverageOrder, Averages, MidAccumulation, ParameterView, StoppingRule};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
-use schemas::number::Float;
 use schemas::state::{
     CheckpointManifest, NotApplicableReason, StateClass, StateClassDeclaration, StateDigest,
 };
@@ -99,60 +93,6 @@ fn set_reason(fixture: &mut Fixture, class: StateClass, reason: Option<NotApplic
         reason;
 }
 
-/// A run whose last checkpoint was probed and is called resume-qualified.
-fn qualified(change: impl FnOnce(&mut Fixture)) -> Fixture {
-    changed(|f| {
-        let classes: Vec<StateClass> = f
-            .frozen
-            .contract
-            .state_classes
-            .iter()
-            .filter(|declared| declared.not_applicable.is_none())
-            .map(|declared| declared.class)
-            .collect();
-        probe(f, None, &classes, true);
-        probe(f, Some(StateClass::Optimizer), &classes, false);
-        let probe = f.entries.len() as u64 - 3;
-        let det = CheckpointQualifiedDet { class: EquivalenceClass::Bitwise, probe, step: 8 };
-        let obs = CheckpointObs { checkpoint: CheckpointId::from("s00000008-a1"), duration_us: 1 };
-        push(f, Body::CheckpointResumeQualified(Box::new(Halves { det, obs })));
-        change(f);
-    })
-}
-
-fn push(fixture: &mut Fixture, body: Body) {
-    let mut entry = fixture.entries.last().cloned().expect("run.end");
-    entry.body = body;
-    fixture.entries.push(entry);
-    fixture.renumber();
-}
-
-fn probe(fixture: &mut Fixture, withheld: Option<StateClass>, classes: &[StateClass], equal: bool) {
-    let (class, checkpoint) = (EquivalenceClass::Bitwise, CheckpointId::from("s00000008-a1"));
-    let det = ProbeStartDet { class, num_steps: 2, step: 8, withheld };
-    let obs = ProbeStartObs { checkpoint: checkpoint.clone() };
-    push(fixture, Body::ProbeStart(Box::new(Halves { det, obs })));
-    let distance = |class: &StateClass| ClassDistance {
-        class: *class,
-        equal,
-        first_step: None,
-        first_tensor: None,
-        max_absolute: Float(0.0),
-        max_relative: Float(0.0),
-        max_ulp: 0,
-    };
-    let distances = classes.iter().map(distance).collect();
-    let det = ProbeResultDet { class, distances, num_steps: 2, step: 8, withheld };
-    let obs = ProbeResultObs { checkpoint, duration_us: 1 };
-    push(fixture, Body::ProbeResult(Box::new(Halves { det, obs })));
-}
-
-#[test]
-fn a_checkpoint_is_qualified_by_a_probe_and_its_control() {
-    let (status, _, findings) = qualified(|_| {}).check(super::rule("GL602"));
-    assert_eq!(status, schemas::report::RuleStatus::Passed, "{findings:#?}");
-}
-
 /// The stages of the second checkpoint once more, under a name of their own.
 fn committed_twice(fixture: &mut Fixture) {
     let is_stage =
@@ -173,29 +113,6 @@ fn committed_twice(fixture: &mut Fixture) {
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL602", "two checkpoints of a step by one attempt", || changed(committed_twice)),
-    error("GL602", "qualified without a probe", || {
-        qualified(|f| body!(f, CheckpointResumeQualified, 0, |h| h.det.probe = 1))
-    }),
-    error("GL602", "qualified by a probe of another step", || {
-        qualified(|f| {
-            body!(f, ProbeStart, 0, |h| h.det.step = 4);
-            body!(f, ProbeResult, 0, |h| h.det.step = 4);
-        })
-    }),
-    error("GL602", "qualified by a probe that found a difference", || {
-        qualified(|f| body!(f, ProbeResult, 0, |h| h.det.distances[0].equal = false))
-    }),
-    error("GL602", "qualified by a probe that left a class out", || {
-        qualified(|f| body!(f, ProbeResult, 0, |h| h.det.distances.truncate(1)))
-    }),
-    error("GL602", "qualified although the control does not differ", || {
-        qualified(|f| {
-            body!(f, ProbeResult, 1, |h| h.det.distances.iter_mut().for_each(|class| class.equal = true));
-        })
-    }),
-    error("GL602", "a probe without a beginning", || {
-        qualified(|f| f.drop_where(|e| e.body.kind() == Kind::ProbeStart))
-    }),
     error("GL601", "a missing checkpoint", || {
         changed(|f| f.drop_where(|e| e.body.kind() == Kind::CheckpointValidated && e.header.step == Some(4)))
     }),

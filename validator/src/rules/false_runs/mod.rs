@@ -10,6 +10,7 @@ mod checkpoints;
 mod data;
 mod evaluation;
 mod retention;
+mod probes;
 mod updates;
 
 use std::collections::BTreeSet;
@@ -61,7 +62,7 @@ fn rule(code: &str) -> &'static dyn Rule {
 }
 
 /// Rules that have nothing to check in the plain fixture.
-const NOT_IN_FIXTURE: [&str; 4] = ["GL409", "GL508", "GL511", "GL611"];
+const NOT_IN_FIXTURE: [&str; 7] = ["GL409", "GL508", "GL511", "GL611", "GL620", "GL621", "GL622"];
 
 fn check_honest(fixture: &Fixture, name: &str) {
     for rule in rules() {
@@ -95,6 +96,7 @@ fn honest_runs_pass_every_rule() {
     }
     check_honest(&checkpoints::with_cadence(|_, _| {}), "with state digests");
     check_honest(&retention::with_retirement(|_| {}), "with a retirement");
+    check_honest(&probes::probed(|_| {}), "with probes");
 }
 
 #[test]
@@ -106,6 +108,7 @@ fn every_rule_catches_what_it_is_for() {
         updates::MUTATIONS,
         evaluation::MUTATIONS,
         checkpoints::MUTATIONS,
+        probes::MUTATIONS,
         authority::MUTATIONS,
         retention::MUTATIONS,
     ];
