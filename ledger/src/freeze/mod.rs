@@ -18,6 +18,7 @@ mod document;
 mod execution;
 mod files;
 mod model;
+mod plateau;
 mod problem;
 mod schedule;
 mod state;

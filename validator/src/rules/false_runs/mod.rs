@@ -9,6 +9,7 @@ mod authority;
 mod checkpoints;
 mod data;
 mod evaluation;
+mod stateful;
 mod updates;
 
 use std::collections::BTreeSet;
@@ -87,6 +88,10 @@ fn honest_runs_pass_every_rule() {
     check_honest(&evaluation::with_val_numbers(|_| {}), "with val numbers");
     check_honest(&evaluation::with_handoff(|_| {}), "with a handoff");
     check_honest(&attempts::with_patience(), "that stops by patience");
+    check_honest(&stateful::plateau().build(), "with a plateau");
+    check_honest(&stateful::shuffle_buffer().crash_after_step(6).build(), "with a shuffle buffer");
+    check_honest(&stateful::dropout_stream().build(), "with a stream of dropout masks");
+    check_honest(&stateful::plateau().crash_after_step(6).build(), "with a plateau and a crash");
     for order in [AverageOrder::AfterUpdate, AverageOrder::BeforeUpdate] {
         let fixture = checkpoints::with_averages(order, |_| {});
         check_honest(&fixture, "with averages");
@@ -105,6 +110,7 @@ fn every_rule_catches_what_it_is_for() {
         evaluation::MUTATIONS,
         checkpoints::MUTATIONS,
         authority::MUTATIONS,
+        stateful::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();
