@@ -105,7 +105,8 @@ impl fmt::Display for StateClass {
 #[serde(rename_all = "snake_case")]
 pub enum NotApplicableReason {
     /// Randomness is counter-based: a function of seed and coordinates.
-    /// Requires that every draw's scheme in the contract is counter-based.
+    /// Requires that every draw's scheme in the contract is counter-based: no
+    /// `dropout_draws` but `keyed/1`.
     CounterBasedRandomness,
     /// The device draws nothing. Requires the same of the contract.
     NoDeviceRandomness,

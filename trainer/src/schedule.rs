@@ -8,12 +8,13 @@ use std::f64::consts::PI;
 
 use schemas::contract::ScheduleShape;
 
-/// Rate of a shape at step `t`, from 1.
+/// Rate of a shape at step `t`, from 1. A plateau's is that before any
+/// evaluation; what they make of it is [`crate::plateau`]'s.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "step numbers stay far below 2^53")]
 pub fn rate(shape: &ScheduleShape, t: u64) -> f64 {
     match *shape {
-        ScheduleShape::Constant { rate } => rate,
+        ScheduleShape::Constant { rate } | ScheduleShape::Plateau { rate, .. } => rate,
         ScheduleShape::WarmupCosine { floor, peak, total_steps, warmup_steps } => {
             if t <= warmup_steps {
                 peak * (t as f64 / warmup_steps as f64)

@@ -62,7 +62,9 @@ impl Problem {
     }
 
     fn losses(&self, parameters: &Parameters) -> Tensor<1> {
-        let masks = self.dropout.as_ref().map(|dropout| Masks { dropout, positions: &POSITIONS });
+        let drawn = std::cell::Cell::new(0);
+        let drawn = &drawn;
+        let masks = self.dropout.as_ref().map(|dropout| Masks { drawn, dropout, positions: &POSITIONS });
         self.decoder.token_losses(parameters, self.ids(0), self.ids(1), masks)
     }
 

@@ -15,7 +15,7 @@ use schemas::body::Counters;
 use schemas::contract::*;
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId, RunId};
-use schemas::state::{CheckpointManifest, Shard, StateClass, StateClassDeclaration};
+use schemas::state::{CheckpointManifest, NotApplicableReason, Shard, StateClass, StateClassDeclaration};
 use tempfile::TempDir;
 use trainer::checkpoint::manifest::{self, ManifestHeader};
 use trainer::engine::{Engine, StepOutcome};
@@ -74,7 +74,9 @@ impl Run {
         let mut evaluations = Vec::new();
         for stream in &self.fixture.contract.evaluation.streams {
             if step.is_multiple_of(stream.every_steps) {
-                evaluations.push(engine.evaluate(stream, &GO)?.context("nothing interrupts")?);
+                let evaluation = engine.evaluate(stream, &GO)?.context("nothing interrupts")?;
+                engine.observe_evaluation(&stream.name, evaluation.value);
+                evaluations.push(evaluation);
             }
         }
         Ok((outcome, evaluations))
@@ -299,4 +301,138 @@ fn evaluating_averages_leaves_the_trained_parameters_alone() -> Result<()> {
     let model = shard(StateClass::Model, "model.safetensors");
     assert_ne!(model, shard(StateClass::Averages, "averages.safetensors"));
     Ok(())
+}
+
+/// A rate that falls at every other evaluation, since none improves by enough.
+fn with_plateau(contract: &mut Contract) {
+    for schedule in &mut contract.schedule[..2] {
+        schedule.shape = ScheduleShape::Plateau {
+            cooldown: 1,
+            factor: 0.5,
+            floor: 1e-5,
+            min_delta: 2.0,
+            patience: 0,
+            rate: 1e-2,
+            stream: "val".to_owned(),
+        };
+    }
+    capture(contract, StateClass::Scheduler);
+}
+
+#[test]
+fn a_plateau_resumes_bit_for_bit_and_matters() -> Result<()> {
+    let run = Run::new((2, 2), 20, 7, with_plateau)?;
+    let rates: Vec<f64> = run.turns[1..]
+        .iter()
+        .map(|turn| turn.0.as_ref().map_or(0.0, |outcome| outcome.updates[0].learning_rate.0))
+        .collect();
+    assert!(rates.windows(2).any(|pair| pair[1] < pair[0]) && rates[6] < rates[0] / 3.0, "{rates:?}");
+    let class = StateClass::Scheduler;
+    run.check(class, 1)?;
+    run.refuses(class, "is missing", |files| _ = files.1.remove("scheduler.json"))?;
+    run.refuses(class, "not of its shape", |files| {
+        files.1.insert("scheduler.json".to_owned(), br#"{"step":6}"#.to_vec());
+    })?;
+    run.refuses(class, "does not fit step", |files| replace(files, "\"step\":6", "\"step\":5"))?;
+    run.refuses(class, "of the groups", |files| replace(files, "\"matrices\"", "\"vectors\""))?;
+    let mut contract = run.fixture.contract.clone();
+    let declared = contract.state_classes.iter_mut().find(|declared| declared.class == class);
+    declared.context("declared")?.not_applicable = Some(NotApplicableReason::FunctionOfStep);
+    let error = registry::check_declarations(&contract).expect_err("a plateau is state");
+    assert!(error.to_string().contains("`scheduler`"), "{error}");
+    Ok(())
+}
+
+fn with_dropout_stream(contract: &mut Contract) {
+    contract.dropout_draws = DropoutDraws::PhiloxStream;
+    capture(contract, StateClass::RngCpu);
+}
+
+#[test]
+fn a_stream_of_masks_resumes_bit_for_bit_and_matters() -> Result<()> {
+    let run = Run::new((2, 2), 20, 6, with_dropout_stream)?;
+    let class = StateClass::RngCpu;
+    run.check(class, 1)?;
+    run.refuses(class, "is missing", |files| _ = files.1.remove("rng_cpu.json"))?;
+    run.refuses(class, "not of its shape", |files| replace(files, "\"blocks\":", "\"blocks\":-"))?;
+    run.refuses(class, "does not fit step", |files| replace(files, "\"step\":5", "\"step\":4"))?;
+    run.refuses(class, "does not fit step", |files| replace(files, "\"key\":[", "\"key\":[1")).or_else(
+        |_| run.refuses(class, "not of its shape", |files| replace(files, "\"key\":[", "\"key\":[1")),
+    )?;
+    // Masks of coordinates train another model, and need no such state.
+    let keyed = Run::new((2, 2), 20, 6, |_| ())?;
+    let model = |run: &Run| run.states[6].0.shard(StateClass::Model, "model.safetensors").cloned();
+    assert_ne!(model(&run), model(&keyed));
+    let mut contract = run.fixture.contract.clone();
+    let declared = contract.state_classes.iter_mut().find(|declared| declared.class == class);
+    declared.context("declared")?.not_applicable = Some(NotApplicableReason::CounterBasedRandomness);
+    let error = registry::check_declarations(&contract).expect_err("a stream is state");
+    assert!(error.to_string().contains("`rng_cpu`"), "{error}");
+    Ok(())
+}
+
+/// An update that a signal interrupts half-way has drawn no masks and no
+/// examples: interrupted later and later, until it is through.
+#[test]
+fn an_interrupted_update_draws_again_what_it_drew() -> Result<()> {
+    let run = Run::new((1, 8), 20, 2, with_dropout_stream)?;
+    let mut engine = run.fixture.engine(run.folder.path())?;
+    let mut num_interrupted = 0;
+    loop {
+        let stop = AtomicBool::new(num_interrupted == 0);
+        let delay = std::time::Duration::from_micros(100 * num_interrupted);
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(delay);
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            engine.step(&stop)
+        })?;
+        if let Some(outcome) = outcome {
+            assert_eq!(Some(&outcome), run.turns[1].0.as_ref());
+            break;
+        }
+        num_interrupted += 1;
+        assert_eq!(run.capture(&engine)?, run.states[0].0, "interrupted {num_interrupted} times");
+    }
+    assert!(num_interrupted > 1, "some interruption came between two microbatches");
+    assert_eq!(run.capture(&engine)?, run.states[1].0);
+    Ok(())
+}
+
+/// C12 with a sampler that holds state: every batch of three epochs of five,
+/// three at a time.
+#[test]
+fn a_shuffle_buffer_resumes_bit_for_bit_and_matters() -> Result<()> {
+    let run = Run::new((1, 3), 5, 5, |contract| {
+        contract.order = OrderPolicy::ShuffleBuffer { size: 3 };
+        capture(contract, StateClass::Sampler);
+    })?;
+    let class = StateClass::Sampler;
+    run.check(class, 1)?;
+    run.refuses(class, "is missing", |files| _ = files.1.remove("sampler.json"))?;
+    run.refuses(class, "not of its shape", |files| replace(files, "\"next\":", "\"next\":-"))?;
+    run.refuses(class, "does not fit step", |files| replace(files, "\"step\":4", "\"step\":3"))?;
+    run.refuses(class, "expected", |files| replace(files, "\"next\":", "\"next\":1"))?;
+    let keyed = Run::new((1, 3), 5, 5, |_| ())?;
+    let ids = |run: &Run| -> Vec<_> {
+        run.turns.iter().filter_map(|turn| Some(turn.0.as_ref()?.draws[0].ids)).collect()
+    };
+    assert_ne!(ids(&run), ids(&keyed));
+    Ok(())
+}
+
+/// Replaces a text in whichever JSON shard of a stateful component has it.
+fn replace(files: &mut Files, found: &str, other: &str) {
+    let stateful = ["scheduler.json", "rng_cpu.json", "sampler.json"];
+    let mut num_replaced = 0;
+    for (name, bytes) in files.1.iter_mut().filter(|(name, _)| stateful.contains(&name.as_str())) {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        if text.contains(found) {
+            *bytes = text.replacen(found, other, 1).into_bytes();
+            num_replaced += 1;
+        }
+        assert!(name.ends_with(".json"));
+    }
+    assert_eq!(num_replaced, 1, "the change acts");
 }

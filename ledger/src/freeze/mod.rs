@@ -19,6 +19,7 @@ mod execution;
 mod files;
 mod keep;
 mod model;
+mod plateau;
 mod problem;
 mod schedule;
 mod state;

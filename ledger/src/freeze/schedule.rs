@@ -14,6 +14,7 @@ use schemas::policy_card::PolicyCard;
 
 use super::Inputs;
 use super::files::check_relative;
+use super::plateau;
 use super::problem::Problems;
 
 /// Bits per byte of a model that knows nothing of its 256 symbols.
@@ -188,7 +189,7 @@ fn check_rates(contract: &Contract, card: Option<&PolicyCard>, problems: &mut Pr
             format!("{:?} is no group of the policy card", group.group),
             "schedule exactly the card's groups",
         );
-        check_shape(&group.shape, &format!("{pointer}/shape"), problems);
+        check_shape(contract, &group.shape, &format!("{pointer}/shape"), problems);
     }
     for group in card.iter().flat_map(|card| &card.groups) {
         problems.require(
@@ -200,8 +201,9 @@ fn check_rates(contract: &Contract, card: Option<&PolicyCard>, problems: &mut Pr
     }
 }
 
-fn check_shape(shape: &ScheduleShape, pointer: &str, problems: &mut Problems) {
+fn check_shape(contract: &Contract, shape: &ScheduleShape, pointer: &str, problems: &mut Problems) {
     match shape {
+        ScheduleShape::Plateau { .. } => plateau::check(contract, shape, pointer, problems),
         ScheduleShape::Constant { rate } => problems.require_positive(*rate, format!("{pointer}/rate")),
         ScheduleShape::WarmupCosine { floor, peak, total_steps, warmup_steps } => {
             problems.require_positive(*peak, format!("{pointer}/peak"));

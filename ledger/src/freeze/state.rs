@@ -58,13 +58,14 @@ fn check_reason(
     use NotApplicableReason as Reason;
     let is_closed = contract.schedule.iter().all(|group| match group.shape {
         ScheduleShape::Constant { .. } | ScheduleShape::WarmupCosine { .. } => true,
+        ScheduleShape::Plateau { .. } => false,
     });
     let (is_for_class, is_true) = match (class, reason) {
-        // The only order, initialisation and dropout of contract/1 are keyed.
-        (StateClass::RngCpu, Reason::CounterBasedRandomness)
-        | (StateClass::RngDevice, Reason::CounterBasedRandomness | Reason::NoDeviceRandomness) => {
-            (true, true)
+        // Initialisation is keyed, and an order's own draws are of `sampler`.
+        (StateClass::RngCpu | StateClass::RngDevice, Reason::CounterBasedRandomness) => {
+            (true, contract.dropout_draws.is_keyed())
         }
+        (StateClass::RngDevice, Reason::NoDeviceRandomness) => (true, true),
         (StateClass::Scheduler, Reason::FunctionOfStep) => (true, is_closed),
         (StateClass::Sampler, Reason::FunctionOfPosition) => {
             (true, matches!(contract.order, OrderPolicy::KeyedPermutation))
@@ -103,6 +104,8 @@ fn check_captured(contract: &Contract, class: StateClass, pointer: &str, problem
         | StateClass::SelectionState => true,
         StateClass::LossScaler => contract.numerics.loss_scaler.is_some(),
         StateClass::Averages => contract.averages.is_some(),
+        StateClass::Sampler => matches!(contract.order, OrderPolicy::ShuffleBuffer { .. }),
+        StateClass::RngCpu => !contract.dropout_draws.is_keyed(),
         _ => false,
     };
     problems.require(

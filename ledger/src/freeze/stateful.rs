@@ -1,17 +1,35 @@
 //! Parts of a run that hold state of their own: what they are made of, and
 //! what may look at them.
 
-use schemas::contract::{Averages, Contract, ParameterView};
+use schemas::contract::{Architecture, Averages, Contract, OrderPolicy, ParameterView};
 use schemas::state::StateClass;
 
 use super::problem::Problems;
 use super::schedule;
+
+/// Largest shuffle buffer: as JSON it stays below a megabyte.
+const MAX_BUFFER_EXAMPLES: u32 = 65_536;
 
 pub(super) fn check(contract: &Contract, problems: &mut Problems) {
     if let Some(averages) = &contract.averages {
         check_averages(contract, averages, problems);
     }
     check_views(contract, problems);
+    if let OrderPolicy::ShuffleBuffer { size } = contract.order {
+        problems.require(
+            (2..=MAX_BUFFER_EXAMPLES).contains(&size),
+            "/order/size",
+            format!("is {size}; expected 2 to {MAX_BUFFER_EXAMPLES}"),
+            "a buffer of one example shuffles nothing, and every checkpoint holds the buffer",
+        );
+    }
+    let Architecture::LlamaDecoder(decoder) = &contract.architecture;
+    problems.require(
+        contract.dropout_draws.is_keyed() || decoder.dropout > 0.0,
+        "/dropout_draws/scheme",
+        "is \"philox_stream/1\", and /architecture/dropout is 0, so that nothing is ever drawn",
+        "leave /dropout_draws out, or drop something",
+    );
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "the trainer averages in binary32")]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::contract::EquivalenceClass;
 use crate::digest::Digest;
 use crate::ids::CheckpointId;
-use crate::state::StateDigest;
+use crate::state::{StateClass, StateDigest};
 
 /// Stage of a checkpoint, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

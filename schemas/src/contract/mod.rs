@@ -58,6 +58,9 @@ pub struct Contract {
     pub credit: CreditRule,
     /// The data lease.
     pub data: DataLease,
+    /// Where dropout masks come from; left out: `keyed/1`.
+    #[serde(default, skip_serializing_if = "DropoutDraws::is_keyed")]
+    pub dropout_draws: DropoutDraws,
     /// How much a crash may lose.
     pub durability: Durability,
     /// The environment that may execute this contract.

@@ -82,6 +82,15 @@ pub enum OrderPolicy {
     /// is dropped.
     #[serde(rename = "keyed_permutation/1")]
     KeyedPermutation,
+    /// The examples of each epoch in table order through a buffer, from which
+    /// one is drawn at random at a time; specified in `docs/FORMAT.md`
+    /// ("Shuffle buffer"). Positions are consumed as above; which example is
+    /// next depends on what was drawn before.
+    #[serde(rename = "shuffle_buffer/1")]
+    ShuffleBuffer {
+        /// Examples that the buffer holds; at least 2.
+        size: u32,
+    },
 }
 
 /// What is minimised.

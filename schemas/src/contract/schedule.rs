@@ -27,6 +27,24 @@ pub enum ScheduleShape {
         /// The rate.
         rate: f64,
     },
+    /// As high as at first until an evaluation stream stops improving, then
+    /// lower by `factor`; see `docs/FORMAT.md` ("Plateau").
+    Plateau {
+        /// Evaluations after a reduction during which none counts as bad.
+        cooldown: u64,
+        /// Multiplies the rate; above 0 and below 1.
+        factor: f64,
+        /// The rate never falls below it.
+        floor: f64,
+        /// Smallest improvement that counts.
+        min_delta: f64,
+        /// Bad evaluations in a row that are still tolerated.
+        patience: u64,
+        /// Rate of step 1.
+        rate: f64,
+        /// Evaluation stream that is watched.
+        stream: String,
+    },
     /// Linear from `peak / warmup_steps` to `peak` over `warmup_steps`, then
     /// half a cosine to `floor` at `total_steps`, then `floor`.
     WarmupCosine {

@@ -19,6 +19,29 @@ pub struct Averages {
     pub order: AverageOrder,
 }
 
+/// Where dropout masks come from; see `docs/FORMAT.md` ("Dropout").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(tag = "scheme", deny_unknown_fields)]
+pub enum DropoutDraws {
+    /// A function of seed, site, example, token and channel; no state.
+    #[default]
+    #[serde(rename = "keyed/1")]
+    Keyed,
+    /// The next words of one stream, as most frameworks draw them: what a mask
+    /// is depends on how many were drawn before.
+    #[serde(rename = "philox_stream/1")]
+    PhiloxStream,
+}
+
+impl DropoutDraws {
+    /// Whether masks are functions of coordinates.
+    #[must_use]
+    pub fn is_keyed(&self) -> bool {
+        *self == Self::Keyed
+    }
+}
+
 /// Whether parameters are averaged before or after an update changes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId};
 
-use crate::export::ExportError;
+use crate::export::{ExportError, FileKind};
 
 /// File name of the candidate's weights.
 pub const MODEL_NAME: &str = "model.safetensors";
@@ -31,6 +31,12 @@ pub const AVERAGES_NAME: &str = "averages.safetensors";
 pub const OPTIMIZER_NAME: &str = "optimizer.safetensors";
 /// File name of a checkpoint's manifest.
 pub const MANIFEST_NAME: &str = "manifest.json";
+
+/// Kind of the tensor file that a shard is, by its name.
+#[must_use]
+pub fn file_kind(name: &str) -> FileKind {
+    if matches!(name, AVERAGES_NAME | MODEL_NAME) { FileKind::Model } else { FileKind::State }
+}
 
 /// Why a checkpoint could not be written, or may not be used.
 #[derive(Debug, thiserror::Error)]

@@ -9,9 +9,9 @@ use schemas::state::{CapturedClass, CheckpointManifest, Shard, StateClass};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::checkpoint::{MANIFEST_NAME, MODEL_NAME, validate};
+use crate::checkpoint::{MANIFEST_NAME, file_kind, validate};
 use crate::cli::{self, Failure};
-use crate::export::{self, FileKind, NamedTensor};
+use crate::export::{self, NamedTensor};
 
 use super::difference::{self, Distance};
 use super::opened::OpenedRun;
@@ -173,7 +173,7 @@ fn compare_shard(a: &Side, left: &Shard, b: &Side, right: &Shard) -> Option<Firs
 }
 
 fn compare_tensors(path: &str, left: &[u8], right: &[u8]) -> Option<FirstDifference> {
-    let kind = if path == MODEL_NAME { FileKind::Model } else { FileKind::State };
+    let kind = file_kind(path);
     let read = |mut bytes: &[u8]| {
         let num_bytes = bytes.len() as u64;
         export::read(kind, &mut bytes, num_bytes).map(|(tensors, _)| by_name(tensors))

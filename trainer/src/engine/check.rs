@@ -4,13 +4,15 @@
 //! here, before a tensor exists, with the JSON pointer of the field.
 
 use schemas::contract::{Architecture, Contract, CreditRule, Dtype, LlamaDecoder, ScheduleShape};
-use schemas::contract::{Objective, OrderPolicy, Reduction};
+use schemas::contract::{Objective, Reduction};
 use schemas::parameters::{ParameterDeclaration, ParameterManifest, ParameterStatus};
 use schemas::policy_card::{BatchSemantics, Parameterization, PolicyCard, UpdateRule};
 
 use crate::device::{self, OpenDevice};
 use crate::model::manifest::{self, ManifestError, PARAMETER_DTYPE};
 use crate::optimizer::adamw::{AdamW, STATE_SUFFIXES};
+use crate::plateau::Plateau;
+use crate::schedule;
 
 /// Ids that a byte can take; the vocabulary must hold them all.
 const NUM_BYTES: u32 = 256;
@@ -41,7 +43,16 @@ pub(crate) struct GroupPlan {
     pub(crate) name: String,
     pub(crate) learning_rate_multiplier: f64,
     pub(crate) weight_decay: f64,
+    pub(crate) plateau: Option<Plateau>,
     pub(crate) shape: ScheduleShape,
+}
+
+impl GroupPlan {
+    /// Rate of step `t`, from 1, after the evaluations that were observed.
+    pub(crate) fn rate(&self, t: u64) -> f64 {
+        let plateau = self.plateau.as_ref().map(|plateau| plateau.state.rate.0);
+        plateau.unwrap_or_else(|| schedule::rate(&self.shape, t)) * self.learning_rate_multiplier
+    }
 }
 
 /// What the engine executes.
@@ -96,7 +107,6 @@ fn check_model(contract: &Contract, decoder: &LlamaDecoder, device: &OpenDevice)
         return field("contract", "/credit", &contract.credit, "only backpropagation is executed");
     };
     let Objective::NextTokenCrossEntropy = contract.objective;
-    let OrderPolicy::KeyedPermutation = contract.order;
     if contract.plan.device != device.kind() {
         let requirement = format!("the device that was opened is {}", device::name(device.kind()));
         return field("contract", "/plan/device", contract.plan.device, requirement);
@@ -211,10 +221,20 @@ fn groups(contract: &Contract, card: &PolicyCard) -> Result<Vec<GroupPlan>, Unsu
             let requirement = format!("group {:?} of the policy card needs exactly one schedule", group.name);
             return field("contract", "/schedule", contract.schedule.len(), requirement);
         };
+        let plateau = Plateau::new(&group.name, &schedule.shape, contract);
+        if let (ScheduleShape::Plateau { stream, .. }, None) = (&schedule.shape, &plateau) {
+            return field(
+                "contract",
+                "/schedule",
+                stream,
+                "a plateau watches a stream of /evaluation/streams",
+            );
+        }
         plans.push(GroupPlan {
             name: group.name.clone(),
             learning_rate_multiplier: group.learning_rate_multiplier,
             weight_decay: group.weight_decay,
+            plateau,
             shape: schedule.shape.clone(),
         });
     }

@@ -18,11 +18,12 @@ pub mod check;
 pub mod gradients;
 pub mod state;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::tensor::{Tensor, TensorData};
 use schemas::body::{Counters, Credit, Draw, GroupUpdate};
-use schemas::contract::{AverageOrder, Contract, ParameterView};
+use schemas::contract::{AverageOrder, Contract, OrderPolicy, ParameterView};
 use schemas::number::Float;
 use schemas::parameters::ParameterManifest;
 use schemas::policy_card::{Clipping, PolicyCard};
@@ -37,7 +38,7 @@ use crate::optimizer::clip;
 use crate::order::DataOrder;
 use crate::randomness::dropout::Dropout;
 use crate::randomness::init;
-use crate::schedule;
+use crate::shuffle::ShuffleBuffer;
 use check::GroupPlan;
 use gradients::{GradientTree, Gradients};
 
@@ -158,7 +159,11 @@ pub struct Engine {
     clipping: Clipping,
     global_examples: u64,
     order: DataOrder,
+    /// In the order's place where the contract shuffles through a buffer.
+    buffer: Option<ShuffleBuffer>,
     dropout: Option<Dropout>,
+    /// Blocks that the stream of dropout masks has drawn.
+    drawn_blocks: u64,
     step: u64,
     counters: Counters,
 }
@@ -204,7 +209,16 @@ impl Engine {
             clipping: config.card.clipping.clone(),
             global_examples: u64::from(config.contract.batch.global_examples),
             order: DataOrder::new(TRAIN_STREAM, seeds.data_order.0, config.train.num_examples()),
-            dropout: Dropout::new(seeds.dropout.0, shape.dropout, shape.hidden_size as usize),
+            buffer: match config.contract.order {
+                OrderPolicy::KeyedPermutation => None,
+                OrderPolicy::ShuffleBuffer { size } => {
+                    let num_examples = config.train.num_examples();
+                    Some(ShuffleBuffer::new(TRAIN_STREAM, seeds.data_order.0, size, num_examples))
+                }
+            },
+            dropout: Dropout::new(seeds.dropout.0, shape.dropout, shape.hidden_size as usize)
+                .map(|dropout| dropout.drawn_by(config.contract.dropout_draws, seeds.dropout.0)),
+            drawn_blocks: 0,
             step: 0,
             counters: Counters::default(),
             device: config.device,
@@ -229,6 +243,14 @@ impl Engine {
     #[must_use]
     pub fn num_train_examples(&self) -> u64 {
         self.train.num_examples()
+    }
+
+    /// Takes an evaluation of the current step, in step order: schedules that
+    /// watch the stream go by it from the next update on.
+    pub fn observe_evaluation(&mut self, stream: &str, value: f64) {
+        for plateau in self.groups.iter_mut().filter_map(|group| group.plateau.as_mut()) {
+            plateau.observe(stream, value);
+        }
     }
 
     /// The parameters of a view, on the device. Averages are read where they
@@ -265,8 +287,13 @@ impl Engine {
         // What is consumed.
         let mut num_tokens = 0u64;
         let mut placements = Vec::new();
+        // An update that is interrupted has drawn nothing.
+        let mut buffer = self.buffer.clone();
         for position in first..end {
-            let example = self.order.example(position);
+            let example = match &mut buffer {
+                Some(buffer) => buffer.draw(),
+                None => self.order.example(position),
+            };
             num_tokens += u64::from(self.train.num_targets(example)?);
             placements.push(Placement { position, example });
         }
@@ -275,6 +302,7 @@ impl Engine {
         let mut nats = 0.0;
         let mut tree = GradientTree::default();
         let mut consumption = Consumption::default();
+        let drawn = Cell::new(self.drawn_blocks);
         for placements in placements.chunks(self.microbatch_examples) {
             if interrupt.load(Ordering::Relaxed) {
                 return Ok(None);
@@ -286,7 +314,7 @@ impl Engine {
                 self.device.handle(),
             )?;
             consumption.add(&microbatch)?;
-            let (gradients, losses) = self.backward(&microbatch, token_weight(num_tokens))?;
+            let (gradients, losses) = self.backward(&microbatch, token_weight(num_tokens), &drawn)?;
             nats = microbatch.add_targets(nats, &losses);
             tree.push(gradients);
         }
@@ -299,6 +327,8 @@ impl Engine {
         let updates = self.update(step, &gradients, clip_coefficient)?;
 
         self.step = step;
+        self.drawn_blocks = drawn.get();
+        self.buffer = buffer;
         self.counters.examples += self.global_examples;
         self.counters.tokens += num_tokens;
         let loss = mean(nats, num_tokens);
@@ -324,14 +354,20 @@ impl Engine {
     }
 
     /// Gradient of `weight` times the summed token losses, and the token losses.
-    fn backward(&self, microbatch: &Microbatch, weight: f32) -> Result<(Gradients, Vec<f32>), EngineError> {
+    fn backward(
+        &self,
+        microbatch: &Microbatch,
+        weight: f32,
+        drawn: &Cell<u64>,
+    ) -> Result<(Gradients, Vec<f32>), EngineError> {
         let mut leaves = self.parameters.clone();
         for slot in &self.slots {
             if let Some(tensor) = leaves.get_mut(&slot.path) {
                 *tensor = tensor.clone().autodiff().require_grad();
             }
         }
-        let masks = self.dropout.as_ref().map(|dropout| Masks { dropout, positions: &microbatch.positions });
+        let positions = &microbatch.positions;
+        let masks = self.dropout.as_ref().map(|dropout| Masks { drawn, dropout, positions });
         let losses =
             self.decoder.token_losses(&leaves, microbatch.inputs.clone(), microbatch.targets.clone(), masks);
         let weights = microbatch.weights(weight);
@@ -361,11 +397,7 @@ impl Engine {
         gradients: &[Vec<f32>],
         clip_coefficient: f64,
     ) -> Result<Vec<GroupUpdate>, EngineError> {
-        let rates: Vec<f64> = self
-            .groups
-            .iter()
-            .map(|group| schedule::rate(&group.shape, step) * group.learning_rate_multiplier)
-            .collect();
+        let rates: Vec<f64> = self.groups.iter().map(|group| group.rate(step)).collect();
         let coefficients: Vec<adamw::Coefficients> = self
             .groups
             .iter()

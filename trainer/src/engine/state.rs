@@ -11,6 +11,8 @@ use super::{Engine, EngineError};
 use crate::export::NamedTensor;
 use crate::model::manifest::PARAMETER_DTYPE;
 use crate::optimizer::adamw::STATE_SUFFIXES;
+use crate::plateau::PlateauState;
+use crate::shuffle::{ShuffleBuffer, ShuffleState};
 
 /// Bytes of a binary32.
 const F32_BYTES: usize = 4;
@@ -115,6 +117,66 @@ impl Engine {
         let averages = self.averages.as_mut().ok_or_else(no_averages)?;
         for (slot, values) in self.slots.iter().zip(&mut averages.tensors) {
             *values = found.remove(&slot.path).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Key of the stream of dropout masks, and the blocks that it has drawn;
+    /// `None` where masks are functions of coordinates.
+    #[must_use]
+    pub fn dropout_stream(&self) -> Option<([u32; 2], u64)> {
+        let key = self.dropout.as_ref()?.stream_key()?;
+        Some((key, self.drawn_blocks))
+    }
+
+    /// Lets the stream of dropout masks go on after so many blocks.
+    pub fn restore_dropout_stream(&mut self, drawn_blocks: u64) {
+        self.drawn_blocks = drawn_blocks;
+    }
+
+    /// The shuffle buffer; `None` where the order is a function of the position.
+    #[must_use]
+    pub fn shuffle_buffer(&self) -> Option<&ShuffleBuffer> {
+        self.buffer.as_ref()
+    }
+
+    /// Lets the shuffle buffer go on from a state. Nothing changes when it is
+    /// refused.
+    ///
+    /// # Errors
+    /// When there is no buffer, or it could not have come to that state.
+    pub fn restore_shuffle(&mut self, state: ShuffleState) -> Result<(), EngineError> {
+        let refuse = |reason| EngineError::State { class: "sampler", reason };
+        let buffer = self.buffer.as_mut();
+        let buffer = buffer.ok_or_else(|| refuse("the contract shuffles through no buffer".to_owned()))?;
+        buffer.restore(state).map_err(refuse)
+    }
+
+    /// What schedules that watch evaluations have come to, in the card's order
+    /// of groups; empty where all are functions of the step.
+    #[must_use]
+    pub fn plateaus(&self) -> Vec<PlateauState> {
+        let plateaus = self.groups.iter().filter_map(|group| group.plateau.as_ref());
+        plateaus.map(|plateau| plateau.state.clone()).collect()
+    }
+
+    /// Replaces what schedules that watch evaluations have come to. Nothing
+    /// changes when it is refused.
+    ///
+    /// # Errors
+    /// When the groups are not exactly those of the contract.
+    pub fn restore_plateaus(&mut self, states: Vec<PlateauState>) -> Result<(), EngineError> {
+        let names = |states: &[PlateauState]| {
+            states.iter().map(|state| state.group.clone()).collect::<Vec<_>>().join(", ")
+        };
+        let (wanted, found) = (names(&self.plateaus()), names(&states));
+        if wanted != found {
+            let reason = format!("the plateaus are of the groups [{found}], expected [{wanted}]");
+            return Err(EngineError::State { class: "scheduler", reason });
+        }
+        let plateaus = self.groups.iter_mut().filter_map(|group| group.plateau.as_mut());
+        for (plateau, state) in plateaus.zip(states) {
+            plateau.state = state;
         }
         Ok(())
     }

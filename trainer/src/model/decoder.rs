@@ -5,6 +5,7 @@
 //! identifiers of its own. Dropout multiplies the output of each branch by
 //! factors that the caller made, and only in training.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -61,6 +62,8 @@ impl LayerNames {
 /// Masks for the examples of one microbatch.
 #[derive(Debug, Clone, Copy)]
 pub struct Masks<'a> {
+    /// Blocks that a stream has drawn; moves as it draws.
+    pub drawn: &'a Cell<u64>,
     /// Where they come from.
     pub dropout: &'a Dropout,
     /// Global position of each example.
@@ -159,8 +162,8 @@ impl Decoder {
     }
 
     fn dropped(&self, branch: Tensor<2>, site: u32, masks: Option<Masks<'_>>) -> Tensor<2> {
-        let Some(Masks { dropout, positions }) = masks else { return branch };
-        let factors = dropout.factors(site, positions, self.attention.context_length);
+        let Some(Masks { drawn, dropout, positions }) = masks else { return branch };
+        let factors = dropout.factors(site, positions, self.attention.context_length, drawn);
         let factors = TensorData::new(factors, branch.dims());
         branch.mul(Tensor::from_data(factors, &self.device))
     }

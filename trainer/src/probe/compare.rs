@@ -9,9 +9,10 @@ use schemas::state::StateClass;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::checkpoint::MODEL_NAME;
+use crate::checkpoint;
 use crate::export::{self, FileKind, NamedTensor};
-use crate::run::error::{RunError, chain};
+use crate::run::error::chain;
+use crate::state::StateError;
 
 use super::distance::{self, Measure};
 use super::error::ProbeError;
@@ -144,7 +145,7 @@ fn record_distance(
 
 fn state(transcript: &Transcript, offset: u64, class: StateClass) -> Result<&ClassState, ProbeError> {
     transcript.class(offset, class).ok_or_else(|| {
-        RunError::Inventory { class, reason: format!("it is missing after {offset} updates") }.into()
+        StateError::Inventory { class, reason: format!("it is missing after {offset} updates") }.into()
     })
 }
 
@@ -189,7 +190,7 @@ fn shard_distance(
     bound: f64,
 ) -> Result<(Measure, String), ProbeError> {
     let (measure, place) = if name.ends_with(".safetensors") {
-        let kind = if name == MODEL_NAME { FileKind::Model } else { FileKind::State };
+        let kind = checkpoint::file_kind(name);
         distance::tensors(&tensors(kind, reference)?, &tensors(kind, resumed)?, bound)
     } else {
         let (measure, pointer) = distance::json(&document(reference)?, &document(resumed)?, bound);

@@ -3,7 +3,7 @@
 //! resume-qualified, and what a person is told.
 
 use schemas::body::{Distance, InertReason, ProbeResultDet, RecordField};
-use schemas::contract::{Contract, EquivalenceClass, StoppingRule};
+use schemas::contract::{Contract, EquivalenceClass, ScheduleShape, StoppingRule};
 use schemas::state::StateClass;
 use serde::Serialize;
 
@@ -70,7 +70,7 @@ pub fn inert(det: &ProbeResultDet, contract: &Contract, equals_initial: bool) ->
     match (det.withheld.as_slice(), is_equal) {
         ([], _) => None,
         (_, true) if equals_initial => Some(InertReason::EqualsInitial),
-        ([StateClass::Scheduler], true) => Some(InertReason::FunctionOfStep),
+        ([StateClass::Scheduler], true) if !has_plateau(contract) => Some(InertReason::FunctionOfStep),
         ([StateClass::SelectionState], true) => Some(InertReason::ReplacedByEvaluation),
         ([StateClass::SelectionState], false)
             if !matches!(contract.stopping, StoppingRule::Patience { .. }) && !is_control(det, contract) =>
@@ -79,4 +79,9 @@ pub fn inert(det: &ProbeResultDet, contract: &Contract, equals_initial: bool) ->
         }
         _ => None,
     }
+}
+
+/// Whether a schedule holds state of its own.
+fn has_plateau(contract: &Contract) -> bool {
+    contract.schedule.iter().any(|group| matches!(group.shape, ScheduleShape::Plateau { .. }))
 }

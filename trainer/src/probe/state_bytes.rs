@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use schemas::contract::{Architecture, CompilerPlan, Contract};
+use schemas::contract::{CompilerPlan, Contract, ParameterView};
 use schemas::digest::Digest;
 use schemas::state::{StateClass, StateDigest};
 
-use crate::checkpoint::{CONFIG_NAME, MODEL_NAME, OPTIMIZER_NAME, manifest};
+use crate::checkpoint::{AVERAGES_NAME, MODEL_NAME, manifest};
 use crate::engine::Engine;
-use crate::export::{self, ExportError, FileKind};
-use crate::run::error::RunError;
-use crate::state::{self, Derivation, SelectionState};
+use crate::export;
+use crate::state::registry::{self, Content, Source};
+use crate::state::{Derivation, SelectionState, StateError};
 
 use super::error::ProbeError;
 
@@ -32,7 +32,6 @@ impl StateBytes {
         plan: &CompilerPlan,
         selection: &SelectionState,
     ) -> Result<Self, ProbeError> {
-        let tensors = engine.capture()?;
         let derivation = Derivation {
             contract,
             counters: engine.counters(),
@@ -42,27 +41,17 @@ impl StateBytes {
             step: engine.step_number(),
         };
         let mut classes = BTreeMap::new();
-        for class in captured(contract) {
-            let failed = |source: ExportError| RunError::Tensors { class, source };
-            let shards = match class {
-                StateClass::Model => {
-                    let Architecture::LlamaDecoder(decoder) = &contract.architecture;
-                    let config = export::config_json(decoder)
-                        .map_err(|error| RunError::Inventory { class, reason: error.to_string() })?;
-                    let model = export::safetensors_bytes(FileKind::Model, &tensors.model).map_err(failed)?;
-                    vec![(CONFIG_NAME.to_owned(), config.into_bytes()), (MODEL_NAME.to_owned(), model)]
-                }
-                StateClass::Optimizer => {
-                    let bytes =
-                        export::safetensors_bytes(FileKind::State, &tensors.optimizer).map_err(failed)?;
-                    vec![(OPTIMIZER_NAME.to_owned(), bytes)]
-                }
-                _ => {
-                    let shard = derivation.shard(class)?;
-                    shard.into_iter().map(|bytes| (state::shard_name(class), bytes)).collect()
-                }
-            };
-            classes.insert(class, shards.into_iter().collect());
+        for (class, shards) in registry::capture(&Source { derivation, engine })?.classes {
+            let mut of_class = BTreeMap::new();
+            for shard in shards {
+                let bytes = match shard.content {
+                    Content::Json(bytes) => bytes,
+                    Content::Tensors(kind, tensors) => export::safetensors_bytes(kind, &tensors)
+                        .map_err(|source| StateError::Tensors { class, source: Box::new(source) })?,
+                };
+                of_class.insert(shard.name.to_owned(), bytes);
+            }
+            classes.insert(class, of_class);
         }
         Ok(Self { classes })
     }
@@ -78,10 +67,15 @@ impl StateBytes {
         self.classes.get(&class)
     }
 
-    /// Digest of the model's weights file.
+    /// Digest of the weights file that an evaluation of a view is of; none
+    /// where no such weights are kept.
     #[must_use]
-    pub fn model(&self) -> Option<Digest> {
-        self.classes.get(&StateClass::Model)?.get(MODEL_NAME).map(|bytes| digest_of(bytes))
+    pub fn evaluated(&self, view: ParameterView) -> Option<Digest> {
+        let (class, name) = match view {
+            ParameterView::Current => (StateClass::Model, MODEL_NAME),
+            ParameterView::Averages => (StateClass::Averages, AVERAGES_NAME),
+        };
+        self.classes.get(&class)?.get(name).map(|bytes| digest_of(bytes))
     }
 
     /// Digest of every class of the contract, in class order.

@@ -258,6 +258,7 @@ impl Trajectory<'_> {
         for stream in contract.evaluation.streams.iter().filter(|stream| is_due(stream.every_steps)) {
             let outcome = self.engine.evaluate(stream, context.interrupt.flag())?;
             let outcome = outcome.ok_or_else(|| interrupted(&context.interrupt))?;
+            self.engine.observe_evaluation(&stream.name, outcome.value);
             if stream.name == self.selection.stream() {
                 self.selection.observe(step, outcome.value);
             }
@@ -279,8 +280,9 @@ impl Trajectory<'_> {
         let needs_state = is_compared || has_digests || is_saved && !evaluations.is_empty();
         let state = if needs_state { Some(self.state()?) } else { None };
         if is_saved {
-            let model = state.as_ref().and_then(StateBytes::model);
-            evaluations.iter_mut().for_each(|evaluation| evaluation.model = model);
+            for evaluation in &mut evaluations {
+                evaluation.model = state.as_ref().and_then(|state| state.evaluated(evaluation.view));
+            }
         }
         let digests = state.as_ref().filter(|_| has_digests).map(|state| state.digests(contract));
         let done = Done { evaluations, outcome, digests, state };

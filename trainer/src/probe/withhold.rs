@@ -9,15 +9,11 @@
 use schemas::body::Counters;
 use schemas::contract::{CompilerPlan, Contract};
 use schemas::state::StateClass;
-use serde::de::DeserializeOwned;
 
-use crate::checkpoint::locate::LocatedCheckpoint;
-use crate::checkpoint::{MODEL_NAME, OPTIMIZER_NAME};
 use crate::engine::Engine;
-use crate::export::{self, FileKind, NamedTensor};
 use crate::run::error::{RunError, chain};
 use crate::run::resume::ResumeState;
-use crate::state::{self, DataCursor, SelectionState, SelectionTracker};
+use crate::state::{SelectionState, SelectionTracker, StateError};
 
 use super::error::ProbeError;
 use super::state_bytes::{StateBytes, captured};
@@ -54,39 +50,23 @@ pub fn restore(
 ) -> Result<Restored, ProbeError> {
     let initial = StateBytes::capture(engine, contract, plan, &SelectionState::default())?;
     assert_refused(engine, &mut resume, contract, plan, withheld)?;
-    let Some(mut located) = resume.checkpoint.take() else {
+    let Some(located) = &resume.checkpoint else {
         return Ok(Restored { equals_initial: true, selection: resume.selection });
     };
-    let mut equals_initial = true;
-    for class in withheld {
-        for (path, bytes) in initial.class(*class).into_iter().flatten() {
-            let saved = located.contents.insert(path.clone(), bytes.clone());
-            equals_initial &= saved.as_ref() == Some(bytes);
-        }
-    }
-    let classes = captured(contract);
-    let counters = if classes.contains(&StateClass::DataCursor) {
-        let cursor: DataCursor = document(&located, StateClass::DataCursor)?;
-        Counters {
-            evaluations: resume.counters.evaluations,
-            examples: cursor.examples,
-            tokens: cursor.tokens,
-        }
-    } else {
-        resume.counters
-    };
+    let mut left_out = withheld.iter().filter_map(|class| initial.class(*class)).flatten();
+    let equals_initial = left_out.all(|(path, bytes)| located.contents.get(path) == Some(bytes));
+    resume.restore_without(engine, contract, plan, withheld)?;
     let is_cold = cold(contract).iter().all(|class| withheld.contains(class));
-    let selection = if classes.contains(&StateClass::SelectionState) {
-        resume.selection.with_state(document(&located, StateClass::SelectionState)?)
-    } else if is_cold {
+    if withheld.contains(&StateClass::DataCursor) && !is_cold {
+        // The step is not the cursor's alone: the optimizer counts it too.
+        let counters = Counters { examples: 0, tokens: 0, ..resume.counters };
+        engine.stand_at(resume.step, counters);
+    }
+    let selection = if is_cold || withheld.contains(&StateClass::SelectionState) {
         resume.selection.with_state(SelectionState::default())
     } else {
         resume.selection
     };
-    let model = tensors(&located, StateClass::Model, MODEL_NAME, FileKind::Model)?;
-    let optimizer = tensors(&located, StateClass::Optimizer, OPTIMIZER_NAME, FileKind::State)?;
-    let step = if is_cold { 0 } else { resume.step };
-    engine.restore(step, counters, &model, &optimizer)?;
     Ok(Restored { equals_initial, selection })
 }
 
@@ -108,36 +88,8 @@ fn assert_refused(
         located.manifest = whole;
     }
     match result {
-        Err(RunError::Inventory { class, .. }) if withheld.contains(&class) => Ok(()),
+        Err(RunError::State(StateError::Inventory { class, .. })) if withheld.contains(&class) => Ok(()),
         Err(other) => Err(ProbeError::NotRefused { class, found: chain(&other) }),
         Ok(()) => Err(ProbeError::NotRefused { class, found: "it was accepted".to_owned() }),
     }
-}
-
-fn content<'a>(
-    located: &'a LocatedCheckpoint,
-    class: StateClass,
-    name: &str,
-) -> Result<&'a [u8], ProbeError> {
-    let missing = || RunError::Inventory { class, reason: format!("shard {name} is missing") };
-    Ok(located.contents.get(name).map(Vec::as_slice).ok_or_else(missing)?)
-}
-
-fn document<T: DeserializeOwned>(located: &LocatedCheckpoint, class: StateClass) -> Result<T, ProbeError> {
-    let bytes = content(located, class, &state::shard_name(class))?;
-    serde_json::from_slice(bytes)
-        .map_err(|error| state::StateError::Shape { class, reason: error.to_string() }.into())
-}
-
-fn tensors(
-    located: &LocatedCheckpoint,
-    class: StateClass,
-    name: &str,
-    kind: FileKind,
-) -> Result<Vec<NamedTensor>, ProbeError> {
-    let mut bytes = content(located, class, name)?;
-    let num_bytes = bytes.len() as u64;
-    let (tensors, _) =
-        export::read(kind, &mut bytes, num_bytes).map_err(|source| RunError::Tensors { class, source })?;
-    Ok(tensors)
 }

@@ -234,7 +234,7 @@ impl<'a> Training<'a> {
         if is_interrupted {
             return Ok(Some(Ending::Interrupted(interrupt.received())));
         }
-        observe(&mut self.selection, step, &evaluated);
+        observe(&mut self.selection, engine, step, &evaluated);
 
         // ---------------------------------------------------------------- Stop
         // Not the totals: they read /proc, which costs more than the record of a step.
@@ -258,7 +258,7 @@ impl<'a> Training<'a> {
             if is_interrupted {
                 return Ok(Some(Ending::Interrupted(interrupt.received())));
             }
-            observe(&mut self.selection, step, &evaluated[first_missing..]);
+            observe(&mut self.selection, engine, step, &evaluated[first_missing..]);
         }
         for evaluation in &evaluated {
             let of_stream = self.values.entry(evaluation.stream.name.clone()).or_default();
@@ -473,7 +473,11 @@ fn evaluate<'a>(
     Ok(outcome.map(|outcome| Evaluated { duration, outcome, stream }))
 }
 
-fn observe(selection: &mut SelectionTracker, step: u64, evaluated: &[Evaluated<'_>]) {
+/// Tells what goes by evaluations: selection, and schedules.
+fn observe(selection: &mut SelectionTracker, engine: &mut Engine, step: u64, evaluated: &[Evaluated<'_>]) {
+    for evaluation in evaluated {
+        engine.observe_evaluation(&evaluation.stream.name, evaluation.outcome.value);
+    }
     let tracked = evaluated.iter().find(|evaluation| evaluation.stream.name == selection.stream());
     if let Some(evaluation) = tracked {
         selection.observe(step, evaluation.outcome.value);

@@ -199,13 +199,25 @@ impl Shards<'_> {
         T: Serialize + DeserializeOwned + PartialEq,
     {
         let actual: T = self.json(name)?;
-        if actual == *expected {
-            return Ok(());
-        }
-        let json = |value: &T| serde_json::to_string(value).unwrap_or_else(|error| error.to_string());
-        let (expected, actual) = (json(expected), json(&actual));
-        Err(StateError::Mismatch { class: self.class, step, expected, actual })
+        same(self.class, step, expected, &actual)
     }
+}
+
+/// Compares what a shard says with what it has to say.
+///
+/// # Errors
+/// [`StateError::Mismatch`].
+pub fn same<T: Serialize + PartialEq>(
+    class: StateClass,
+    step: u64,
+    expected: &T,
+    actual: &T,
+) -> Result<(), StateError> {
+    if actual == expected {
+        return Ok(());
+    }
+    let json = |value: &T| serde_json::to_string(value).unwrap_or_else(|error| error.to_string());
+    Err(StateError::Mismatch { class, step, expected: json(expected), actual: json(actual) })
 }
 
 /// A JSON shard.

@@ -170,6 +170,7 @@ pub fn contract(decoder: &LlamaDecoder, microbatch_examples: u32, accumulation: 
             train_examples: binding("train.examples", b"train"),
             val_examples: binding("val.examples", b"val"),
         },
+        dropout_draws: DropoutDraws::Keyed,
         durability: Durability { max_unsynced_ms: 250, max_unsynced_steps: 50 },
         environment: Environment {
             architecture: "x86_64".to_owned(),

@@ -6,7 +6,10 @@
 
 use std::ops::Range;
 
+use schemas::contract::{Contract, OrderPolicy};
 use sha2::{Digest as _, Sha512};
+
+use super::shuffle;
 
 /// Name of the stream that updates are drawn from.
 pub const UPDATE_STREAM: &str = "train";
@@ -15,11 +18,26 @@ pub const UPDATE_STREAM: &str = "train";
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     half_bits: u32,
+    /// The order itself, where it is a shuffle buffer's.
+    listed: Option<Vec<u64>>,
     num_examples: u64,
     round_keys: [u64; 8],
 }
 
 impl EpochOrder {
+    /// The order that a shuffle buffer of `size` draws in `epoch`.
+    #[must_use]
+    pub fn shuffled(stream: &str, seed: u64, size: u32, epoch: u64, num_examples: u64) -> Option<Self> {
+        let key = shuffle::key(stream, seed);
+        let (listed, _) = shuffle::draw_epoch(key, size, num_examples, epoch, num_examples)?;
+        (num_examples > 0).then_some(Self {
+            half_bits: 1,
+            listed: Some(listed),
+            num_examples,
+            round_keys: [0; 8],
+        })
+    }
+
     /// The order of `stream` in `epoch`; `None` when there are no examples.
     #[must_use]
     pub fn new(stream: &str, seed: u64, epoch: u64, num_examples: u64) -> Option<Self> {
@@ -41,13 +59,17 @@ impl EpochOrder {
         while half_bits < 32 && 1u64 << (2 * half_bits) < num_examples {
             half_bits += 1;
         }
-        Some(Self { half_bits, num_examples, round_keys })
+        Some(Self { half_bits, listed: None, num_examples, round_keys })
     }
 
     /// The example at `position`, which is below the number of examples.
     #[must_use]
     pub fn example(&self, position: u64) -> u64 {
         debug_assert!(position < self.num_examples, "a position lies within its epoch");
+        if let Some(listed) = &self.listed {
+            let at = usize::try_from(position).ok().and_then(|at| listed.get(at));
+            return at.copied().unwrap_or(0);
+        }
         let mut value = self.pass(position);
         while value >= self.num_examples {
             value = self.pass(value);
@@ -101,6 +123,8 @@ fn mix(mut z: u64) -> u64 {
 /// The order of all epochs of a stream; remembers the epoch in use.
 #[derive(Debug, Clone)]
 pub struct Order {
+    /// Size of the shuffle buffer, where the contract has one.
+    buffer: Option<u32>,
     current: Option<(u64, EpochOrder)>,
     num_examples: u64,
     seed: u64,
@@ -111,7 +135,17 @@ impl Order {
     /// The order of `stream` over `num_examples` examples.
     #[must_use]
     pub fn new(stream: &str, seed: u64, num_examples: u64) -> Self {
-        Self { current: None, num_examples, seed, stream: stream.to_owned() }
+        Self { buffer: None, current: None, num_examples, seed, stream: stream.to_owned() }
+    }
+
+    /// The order of the contract's updates.
+    #[must_use]
+    pub fn of(contract: &Contract, num_examples: u64) -> Self {
+        let order = Self::new(UPDATE_STREAM, contract.seeds.data_order.0, num_examples);
+        match contract.order {
+            OrderPolicy::KeyedPermutation => order,
+            OrderPolicy::ShuffleBuffer { size } => Self { buffer: Some(size), ..order },
+        }
     }
 
     /// The example at a position of an epoch; `None` when the position is not
@@ -149,7 +183,11 @@ impl Order {
 
     fn epoch(&mut self, epoch: u64) -> Option<&EpochOrder> {
         if self.current.as_ref().is_none_or(|(current, _)| *current != epoch) {
-            let order = EpochOrder::new(&self.stream, self.seed, epoch, self.num_examples)?;
+            let (stream, seed, num_examples) = (&self.stream, self.seed, self.num_examples);
+            let order = match self.buffer {
+                None => EpochOrder::new(stream, seed, epoch, num_examples)?,
+                Some(size) => EpochOrder::shuffled(stream, seed, size, epoch, num_examples)?,
+            };
             self.current = Some((epoch, order));
         }
         self.current.as_ref().map(|(_, order)| order)

@@ -7,11 +7,12 @@ use std::f64::consts::PI;
 
 use schemas::contract::ScheduleShape;
 
-/// The scheduled rate of update `step`, from 1, before the group's multiplier.
+/// The scheduled rate of update `step`, from 1, before the group's multiplier;
+/// of a plateau that before any evaluation.
 #[must_use]
 pub fn rate(shape: &ScheduleShape, step: u64) -> f64 {
     match *shape {
-        ScheduleShape::Constant { rate } => rate,
+        ScheduleShape::Constant { rate } | ScheduleShape::Plateau { rate, .. } => rate,
         ScheduleShape::WarmupCosine { floor, peak, total_steps, warmup_steps } => {
             if step <= warmup_steps {
                 peak * (as_f64(step) / as_f64(warmup_steps))

@@ -2,12 +2,16 @@
 //! class (`docs/FORMAT.md`, "Checkpoint" and "State digests").
 
 use schemas::body::ExecutedPlan;
-use schemas::contract::{CompilerPlan, Contract, Dtype};
+use schemas::contract::{Architecture, CompilerPlan, Contract, Dtype, OrderPolicy};
 use schemas::digest::Digest;
 use schemas::number::Float;
 use serde::Serialize;
 
+use super::order::UPDATE_STREAM;
+use super::philox;
+use super::plateau::Plateaus;
 use super::selection::SelectionState;
+use super::shuffle;
 
 #[derive(Serialize)]
 struct DataCursor {
@@ -61,10 +65,82 @@ struct Scheduler {
     step: u64,
 }
 
-/// `scheduler.json`.
+#[derive(Serialize)]
+struct Watching<'a> {
+    plateaus: Vec<WatchingGroup<'a>>,
+    step: u64,
+}
+
+#[derive(Serialize)]
+struct WatchingGroup<'a> {
+    bad_evaluations: u64,
+    best: Option<Float>,
+    cooldown: u64,
+    group: &'a str,
+    rate: Float,
+}
+
+/// `scheduler.json`; without `plateaus` where no schedule watches evaluations.
 #[must_use]
-pub fn scheduler(step: u64) -> Option<Vec<u8>> {
-    bytes(&Scheduler { step })
+pub fn scheduler(step: u64, plateaus: &Plateaus) -> Option<Vec<u8>> {
+    if plateaus.0.is_empty() {
+        return bytes(&Scheduler { step });
+    }
+    let plateaus = plateaus.0.iter().map(|plateau| WatchingGroup {
+        bad_evaluations: plateau.bad_evaluations,
+        best: plateau.best,
+        cooldown: plateau.cooldown,
+        group: &plateau.group,
+        rate: plateau.rate,
+    });
+    bytes(&Watching { plateaus: plateaus.collect(), step })
+}
+
+#[derive(Serialize)]
+struct RngCpu {
+    blocks: u64,
+    key: [u32; 2],
+    step: u64,
+}
+
+/// `rng_cpu.json` after `step` updates, each of which drew the masks of every
+/// microbatch and branch; `None` where the arithmetic leaves 64 bits.
+#[must_use]
+pub fn rng_cpu(contract: &Contract, step: u64) -> Option<Vec<u8>> {
+    let Architecture::LlamaDecoder(decoder) = &contract.architecture;
+    let batch = &contract.batch;
+    let tokens = u64::from(batch.microbatch_examples).checked_mul(u64::from(decoder.context_length))?;
+    let words = tokens.checked_mul(u64::from(decoder.hidden_size))?;
+    // Two branches of each layer, in each microbatch.
+    let masks = u64::from(batch.accumulation).checked_mul(2 * u64::from(decoder.num_layers))?;
+    let blocks = words.div_ceil(4).checked_mul(masks)?.checked_mul(step)?;
+    let key = philox::draw_key("dropout-stream", contract.seeds.dropout.0);
+    bytes(&RngCpu { blocks, key, step })
+}
+
+#[derive(Serialize)]
+struct Sampler {
+    buffer: Vec<u64>,
+    drawn: u64,
+    epoch: u64,
+    key: [u32; 2],
+    next: u64,
+    step: u64,
+}
+
+/// `sampler.json` after `step` updates; `None` where the order has no state, or
+/// the arithmetic leaves 64 bits.
+#[must_use]
+pub fn sampler(contract: &Contract, num_examples: u64, step: u64) -> Option<Vec<u8>> {
+    let OrderPolicy::ShuffleBuffer { size } = contract.order else { return None };
+    let drawn = step.checked_mul(u64::from(contract.batch.global_examples))?;
+    let key = shuffle::key(UPDATE_STREAM, contract.seeds.data_order.0);
+    let (mut epoch, mut buffer) = (0, shuffle::Buffer::default());
+    if let Some(before) = drawn.checked_sub(1) {
+        epoch = before.checked_div(num_examples)?;
+        (_, buffer) = shuffle::draw_epoch(key, size, num_examples, epoch, drawn - epoch * num_examples)?;
+    }
+    bytes(&Sampler { buffer: buffer.places, drawn, epoch, key, next: buffer.next, step })
 }
 
 #[derive(Serialize)]
@@ -104,6 +180,7 @@ pub fn class_digest<'a>(shards: impl IntoIterator<Item = (&'a str, &'a Digest)>)
 
 #[cfg(test)]
 mod tests {
+    use super::super::plateau::GroupPlateau;
     use super::*;
     use crate::fixture::contract;
 
@@ -122,7 +199,18 @@ mod tests {
             r#"{"epoch":2,"examples":24,"position":4,"step":3,"tokens":99}"#,
         );
         check(topology(&contract), r#"{"learners":1,"workers":1}"#);
-        check(scheduler(7), r#"{"step":7}"#);
+        check(scheduler(7, &Plateaus::default()), r#"{"step":7}"#);
+        let group = GroupPlateau {
+            bad_evaluations: 1,
+            best: Some(Float(2.5)),
+            cooldown: 2,
+            group: "all".to_owned(),
+            rate: Float(0.5),
+        };
+        check(
+            scheduler(7, &Plateaus(vec![group])),
+            r#"{"plateaus":[{"bad_evaluations":1,"best":2.5,"cooldown":2,"group":"all","rate":0.5}],"step":7}"#,
+        );
         let none = r#"{"best_step":null,"best_value":null,"evaluations_without_improvement":0}"#;
         check(selection_state(&SelectionState::default()), none);
         let state = SelectionState { best: Some((4, Float(2.5))), without_improvement: 1 };
@@ -132,6 +220,19 @@ mod tests {
         );
         assert_eq!(data_cursor(&contract, 0, 3, 99), None);
         assert_eq!(data_cursor(&contract, 10, u64::MAX, 99), None);
+    }
+
+    /// Two microbatches of two examples; words and branches by hand.
+    #[test]
+    fn the_stream_of_masks_is_counted_in_blocks() {
+        let contract = contract();
+        let Architecture::LlamaDecoder(decoder) = &contract.architecture;
+        let elements = 2 * u64::from(decoder.context_length) * u64::from(decoder.hidden_size);
+        let blocks = elements.div_ceil(4) * 2 * 2 * u64::from(decoder.num_layers) * 3;
+        let [first, second] = philox::draw_key("dropout-stream", contract.seeds.dropout.0);
+        let text = format!(r#"{{"blocks":{blocks},"key":[{first},{second}],"step":3}}"#);
+        check(rng_cpu(&contract, 3), &text);
+        assert_eq!(rng_cpu(&contract, u64::MAX), None);
     }
 
     #[test]

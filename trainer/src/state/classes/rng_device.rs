@@ -14,7 +14,10 @@ impl Component for RngDevice {
         StateClass::RngDevice
     }
 
-    fn holding(&self, _: &Contract) -> Holding {
+    fn holding(&self, contract: &Contract) -> Holding {
+        if !contract.dropout_draws.is_keyed() {
+            return Holding::nothing(&[NotApplicableReason::NoDeviceRandomness]);
+        }
         Holding::nothing(&[
             NotApplicableReason::NoDeviceRandomness,
             NotApplicableReason::CounterBasedRandomness,

@@ -8,6 +8,7 @@ use schemas::ids::CheckpointId;
 use schemas::report::Route;
 use schemas::state::{CheckpointManifest, StateClass};
 
+use crate::derive::plateau::Plateaus;
 use crate::derive::selection::{SelectionState, followed_stream};
 use crate::derive::{configuration, state_json};
 use crate::evidence::Evidence;
@@ -22,7 +23,7 @@ declare_rule!(
     {
         code: "GL607",
         name: "derived-state",
-        what: "Cursor, topology, compiler plan, scheduler, selection state and configuration of every checkpoint are byte for byte \
+        what: "Cursor, topology, compiler plan, scheduler, generators, shuffle buffer, selection state and configuration of every checkpoint are byte for byte \
                what contract, attempt and entries determine at its step.",
         why: "A cursor that is one step off, or a patience counter that was reset, is invisible until the resumed run drifts.",
         remedy: "None for a finished run. The message shows the text that the shard should have.",
@@ -45,11 +46,17 @@ struct Derived<'a> {
     expected: Vec<Expected>,
     num_examples: u64,
     plan: Option<ExecutedPlan>,
+    plateaus: Rewindable<Plateaus>,
     selection: Rewindable<SelectionState>,
     tokens: Rewindable<u64>,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    let card = match &frozen.card {
+        Ok(card) => card,
+        Err(reason) => return unavailable(format!("the policy card: {reason}")),
+    };
+    let groups = card.groups.iter().map(|group| group.name.as_str());
     match &frozen.train_examples {
         Ok(table) => Box::new(Derived {
             checkpoints: Checkpoints::default(),
@@ -57,6 +64,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
             expected: Vec::new(),
             num_examples: table.num_examples(),
             plan: None,
+            plateaus: Rewindable::new(Plateaus::new(&frozen.contract, groups)),
             selection: Rewindable::new(SelectionState::default()),
             tokens: Rewindable::new(0),
         }),
@@ -72,7 +80,9 @@ impl Derived<'_> {
                 let Architecture::LlamaDecoder(shape) = &self.contract.architecture;
                 configuration::config_json(shape).ok()
             }
-            StateClass::Scheduler => state_json::scheduler(step),
+            StateClass::Scheduler => state_json::scheduler(step, &self.plateaus.now),
+            StateClass::Sampler => state_json::sampler(self.contract, self.num_examples, step),
+            StateClass::RngCpu => state_json::rng_cpu(self.contract, step),
             StateClass::DataCursor => {
                 state_json::data_cursor(self.contract, self.num_examples, step, self.tokens.now)
             }
@@ -123,6 +133,7 @@ impl Check for Derived<'_> {
             Body::AttemptStart(halves) => self.plan = Some(halves.obs.plan.clone()),
             Body::Step(halves) => self.tokens.now = halves.det.counters.tokens,
             Body::Eval(halves) => {
+                self.plateaus.now.observe(self.contract, &halves.det.stream, halves.det.value.0);
                 if let Some((stream, min_delta)) = followed_stream(self.contract)
                     && stream.name == halves.det.stream
                 {
@@ -134,6 +145,7 @@ impl Check for Derived<'_> {
             Body::CheckpointDurablyCommitted(halves) => self.commit(&halves.obs.checkpoint, halves.det.step),
             _ => {}
         }
+        self.plateaus.entry(entry);
         self.selection.entry(entry);
         self.tokens.entry(entry);
         self.checkpoints.entry(entry);

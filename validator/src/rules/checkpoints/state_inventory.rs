@@ -89,13 +89,17 @@ fn reason(contract: &Contract, index: usize, declaration: &StateClassDeclaration
     let Some(given) = declaration.not_applicable else { return };
     let is_closed = |shape: &ScheduleShape| match shape {
         ScheduleShape::Constant { .. } | ScheduleShape::WarmupCosine { .. } => true,
+        ScheduleShape::Plateau { .. } => false,
     };
     let holds = match (declaration.class, given) {
-        // Order, initialisation and dropout are functions of seed and coordinates.
-        (StateClass::RngCpu | StateClass::RngDevice, Reason::CounterBasedRandomness)
-        | (StateClass::RngDevice, Reason::NoDeviceRandomness)
-        | (StateClass::Sampler, Reason::FunctionOfPosition) => match contract.order {
+        // Initialisation is a function of seed and coordinates.
+        (StateClass::RngCpu | StateClass::RngDevice, Reason::CounterBasedRandomness) => {
+            contract.dropout_draws.is_keyed()
+        }
+        (StateClass::RngDevice, Reason::NoDeviceRandomness) => true,
+        (StateClass::Sampler, Reason::FunctionOfPosition) => match contract.order {
             OrderPolicy::KeyedPermutation => true,
+            OrderPolicy::ShuffleBuffer { .. } => false,
         },
         (StateClass::Scheduler, Reason::FunctionOfStep) => {
             contract.schedule.iter().all(|schedule| is_closed(&schedule.shape))

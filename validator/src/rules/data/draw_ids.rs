@@ -3,7 +3,7 @@
 use schemas::digest::Digest;
 use schemas::report::Route;
 
-use crate::derive::order::{Order, UPDATE_STREAM};
+use crate::derive::order::Order;
 use crate::derive::{batch, examples};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, unavailable};
@@ -31,7 +31,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         Err(reason) => return unavailable(format!("the train example table: {reason}")),
     };
     let contract = &frozen.contract;
-    let mut order = Order::new(UPDATE_STREAM, contract.seeds.data_order.0, table.num_examples());
+    let mut order = Order::of(contract, table.num_examples());
     let mut pieces = examples::Pieces::default();
     each_step(move |facts, sink| {
         let first = batch::first_position(&contract.batch, facts.step);

@@ -11,7 +11,7 @@ use schemas::report::Route;
 
 use crate::derive::batch;
 use crate::derive::examples::Pieces;
-use crate::derive::order::{Order, UPDATE_STREAM};
+use crate::derive::order::Order;
 use crate::evidence::{Evidence, FileError, describe};
 use crate::frozen::{ExampleTable, Frozen};
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
@@ -191,7 +191,7 @@ impl Check for Inputs<'_> {
         }
         let contract = &self.frozen.contract;
         let mut files = ShardFiles::new(evidence, &contract.data.manifest.path);
-        let mut order = Order::new(UPDATE_STREAM, contract.seeds.data_order.0, self.table.num_examples());
+        let mut order = Order::of(contract, self.table.num_examples());
         let mut num_steps = 0;
         for span in &self.spans {
             if let Err(reason) = self.compare(span, &mut files, &mut order, sink) {

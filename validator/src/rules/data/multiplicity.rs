@@ -103,8 +103,7 @@ impl Coverage<'_> {
 
     /// Adds to `counts`, for each position, one use of its example.
     fn count(&self, counts: &mut [i64], spans: &[(u64, u64)], by: i64) {
-        let seed = self.frozen.contract.seeds.data_order.0;
-        let mut order = Order::new(UPDATE_STREAM, seed, self.table.num_examples());
+        let mut order = Order::of(&self.frozen.contract, self.table.num_examples());
         for position in spans.iter().flat_map(|(first, end)| *first..*end) {
             let example = order.global(position).and_then(|example| usize::try_from(example).ok());
             if let Some(count) = example.and_then(|example| counts.get_mut(example)) {

@@ -4,7 +4,7 @@ use schemas::body::Credit;
 use schemas::report::Route;
 
 use crate::derive::batch;
-use crate::derive::order::{Order, UPDATE_STREAM};
+use crate::derive::order::Order;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, unavailable};
 use crate::rules::common::{declare_rule, each_step};
@@ -29,7 +29,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         Err(reason) => return unavailable(format!("the train example table: {reason}")),
     };
     let contract = &frozen.contract;
-    let mut order = Order::new(UPDATE_STREAM, contract.seeds.data_order.0, table.num_examples());
+    let mut order = Order::of(contract, table.num_examples());
     each_step(move |facts, sink| {
         let Credit::Backpropagation { num_tokens, .. } = facts.det.credit else { return };
         let Some(first) = batch::first_position(&contract.batch, facts.step) else { return };

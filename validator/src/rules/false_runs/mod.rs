@@ -9,8 +9,9 @@ mod authority;
 mod checkpoints;
 mod data;
 mod evaluation;
-mod retention;
 mod probes;
+mod retention;
+mod stateful;
 mod updates;
 
 use std::collections::BTreeSet;
@@ -89,6 +90,10 @@ fn honest_runs_pass_every_rule() {
     check_honest(&evaluation::with_val_numbers(|_| {}), "with val numbers");
     check_honest(&evaluation::with_handoff(|_| {}), "with a handoff");
     check_honest(&attempts::with_patience(), "that stops by patience");
+    check_honest(&stateful::plateau().build(), "with a plateau");
+    check_honest(&stateful::shuffle_buffer().crash_after_step(6).build(), "with a shuffle buffer");
+    check_honest(&stateful::dropout_stream().build(), "with a stream of dropout masks");
+    check_honest(&stateful::plateau().crash_after_step(6).build(), "with a plateau and a crash");
     for order in [AverageOrder::AfterUpdate, AverageOrder::BeforeUpdate] {
         let fixture = checkpoints::with_averages(order, |_| {});
         check_honest(&fixture, "with averages");
@@ -111,6 +116,7 @@ fn every_rule_catches_what_it_is_for() {
         probes::MUTATIONS,
         authority::MUTATIONS,
         retention::MUTATIONS,
+        stateful::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();

@@ -1,11 +1,17 @@
 //! The learning-rate trace, recomputed bit for bit.
 
+use schemas::body::{Body, StepDet};
+use schemas::contract::Contract;
+use schemas::entry::Entry;
+use schemas::policy_card::PolicyCard;
 use schemas::report::Route;
 
+use crate::derive::plateau::Plateaus;
 use crate::derive::schedule;
+use crate::evidence::Evidence;
 use crate::frozen::Frozen;
-use crate::rule::{At, Check, unavailable};
-use crate::rules::common::{declare_rule, each_step, same_float};
+use crate::rule::{At, Check, Outcome, Sink, unavailable};
+use crate::rules::common::{Rewindable, declare_rule, same_float};
 
 declare_rule!(
     /// `GL401`.
@@ -13,7 +19,8 @@ declare_rule!(
     {
         code: "GL401",
         name: "learning-rate",
-        what: "The rate of every group at every step is the frozen schedule's value times the group's multiplier, bit for bit.",
+        what: "The rate of every group at every step is the frozen schedule's value times the group's multiplier, bit for bit; of a \
+               plateau, the value that the recorded evaluations before the step make of it.",
         why: "A restarted or shifted schedule is the commonest fault of a resume, and an unrecorded change of rate the commonest \
               intervention.",
         remedy: "None for a finished run. Derive the rate from the step number alone, with libm's cosine.",
@@ -22,31 +29,65 @@ declare_rule!(
     }
 );
 
+struct Rates<'a> {
+    card: &'a PolicyCard,
+    contract: &'a Contract,
+    num_steps: u64,
+    plateaus: Rewindable<Plateaus>,
+}
+
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     let card = match &frozen.card {
         Ok(card) => card,
         Err(reason) => return unavailable(format!("the policy card: {reason}")),
     };
-    let schedules = &frozen.contract.schedule;
-    each_step(move |facts, sink| {
-        for (at, update) in facts.det.updates.iter().enumerate() {
-            let shape = schedules
-                .iter()
-                .find(|schedule| schedule.group == update.group)
-                .map(|schedule| &schedule.shape);
-            let group = card.groups.iter().find(|group| group.name == update.group);
-            let pointer = || At::entry(facts.entry.index, format!("/body/det/updates/{at}/learning_rate"));
-            let (Some(shape), Some(group)) = (shape, group) else {
+    let contract = &frozen.contract;
+    let groups = card.groups.iter().map(|group| group.name.as_str());
+    let plateaus = Rewindable::new(Plateaus::new(contract, groups));
+    Box::new(Rates { card, contract, num_steps: 0, plateaus })
+}
+
+impl Rates<'_> {
+    fn compare(&self, entry: &Entry, det: &StepDet, sink: &mut Sink) {
+        let step = entry.header.step.unwrap_or(0);
+        for (at, update) in det.updates.iter().enumerate() {
+            let schedules = &self.contract.schedule;
+            let shape = schedules.iter().find(|schedule| schedule.group == update.group);
+            let group = self.card.groups.iter().find(|group| group.name == update.group);
+            let pointer = || At::entry(entry.index, format!("/body/det/updates/{at}/learning_rate"));
+            let (Some(schedule), Some(group)) = (shape, group) else {
                 let message = format!("group {} has no frozen rate", update.group);
                 sink.rejected(pointer(), message, "a group of card and schedule", &update.group);
                 continue;
             };
-            let expected = schedule::rate(shape, facts.step) * group.learning_rate_multiplier;
+            let watched = self.plateaus.now.rate(&update.group);
+            let rate = watched.unwrap_or_else(|| schedule::rate(&schedule.shape, step));
+            let expected = rate * group.learning_rate_multiplier;
             if !same_float(expected, update.learning_rate.0) {
-                let message =
-                    format!("group {} was updated at another rate at step {}", update.group, facts.step);
+                let message = format!("group {} was updated at another rate at step {step}", update.group);
                 sink.rejected(pointer(), message, expected, update.learning_rate);
             }
         }
-    })
+    }
+}
+
+impl Check for Rates<'_> {
+    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
+        match &entry.body {
+            Body::Step(halves) => {
+                self.compare(entry, &halves.det, sink);
+                self.num_steps += 1;
+            }
+            Body::Eval(halves) => {
+                let det = &halves.det;
+                self.plateaus.now.observe(self.contract, &det.stream, det.value.0);
+            }
+            _ => {}
+        }
+        self.plateaus.entry(entry);
+    }
+
+    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+        Outcome::Checked(self.num_steps)
+    }
 }

@@ -7,7 +7,7 @@ use schemas::body::{
     Body, ClassDistance, Distance, InertReason, ProbeResultDet, ProbeResultObs, ProbeStartDet, ProbeStartObs,
     RecordField,
 };
-use schemas::contract::{Contract, StoppingRule};
+use schemas::contract::{Contract, GroupSchedule, ScheduleShape, StoppingRule};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -234,7 +234,11 @@ impl Record<'_> {
                 Some(format!("{class} is not what it was at step 0"))
             }
             InertReason::FunctionOfStep => {
-                (det.withheld != [StateClass::Scheduler]).then(|| format!("withheld is {:?}", det.withheld))
+                let has_plateau =
+                    |group: &GroupSchedule| matches!(group.shape, ScheduleShape::Plateau { .. });
+                let holds_state = self.contract.schedule.iter().any(has_plateau);
+                (det.withheld != [StateClass::Scheduler] || holds_state)
+                    .then(|| format!("withheld is {:?}, a schedule holds state: {holds_state}", det.withheld))
             }
             InertReason::ReplacedByEvaluation => {
                 let every = followed_stream(self.contract).map(|(stream, _)| stream.every_steps);
