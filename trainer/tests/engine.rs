@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use common::{Fixture, decoder};
-use schemas::body::Credit;
+use schemas::body::{Counters, Credit};
 use schemas::contract::{Dtype, LlamaDecoder};
 use schemas::parameters::ParameterStatus;
 use trainer::data::DataError;
@@ -129,11 +129,20 @@ fn resumed_equals_uninterrupted_and_cold_controls_differ() -> Result<()> {
     assert_ne!(steps(&mut cold, 5)?, expected);
     assert!(distance(&cold.capture()?, &whole.capture()?) > 1e-4);
 
-    // Without the step: other data, other masks, another rate.
+    // Without the step: another rate and another correction, over the same data.
     let mut cold = fixture.engine(folder.path())?;
     cold.restore(4, counters, &saved.model, &saved.optimizer)?;
     let other = steps(&mut cold, 5)?;
+    assert_eq!(other[0].draws, expected[0].draws);
+    assert_ne!(other[0].updates, expected[0].updates);
+    assert_ne!(cold.capture()?, whole.capture()?);
+
+    // Without the data cursor: other data and other masks at the same rate.
+    let mut cold = fixture.engine(folder.path())?;
+    cold.restore(5, Counters::default(), &saved.model, &saved.optimizer)?;
+    let other = steps(&mut cold, 5)?;
     assert_ne!(other[0].draws, expected[0].draws);
+    assert_eq!(other[0].updates[0].learning_rate, expected[0].updates[0].learning_rate);
     assert!(distance(&cold.capture()?, &whole.capture()?) > 1e-4);
     Ok(())
 }
