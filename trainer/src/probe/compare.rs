@@ -29,8 +29,8 @@ pub struct Comparison {
     pub records: Vec<RecordDistance>,
 }
 
-/// The earliest difference, for people. At one step the records come first,
-/// because an update is what changes a state, then classes in their order.
+/// The earliest difference, for people. At one step classes come first, in
+/// their order, then parts of the step records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FirstDifference {
     /// Largest absolute difference there.
@@ -78,6 +78,32 @@ pub fn compare(reference: &Transcript, resumed: &Transcript, scope: Scope) -> Re
             });
         }
     };
+    let mut distances = Vec::new();
+    let last_offset = reference.lines.last().map_or(0, |line| line.offset);
+    let classes = reference.lines.last().into_iter().flat_map(|line| &line.classes);
+    for class in classes.map(|state| state.class) {
+        let mut total = Measure::default();
+        let mut first_tensor = None;
+        for offset in scope.first_offset..=last_offset {
+            let step = scope.step + offset;
+            let (measure, tensor) = class_distance(reference, resumed, offset, class, scope.bound)?;
+            if let Some(tensor) = tensor {
+                keep(step, class.name(), &tensor, &measure);
+                first_tensor.get_or_insert(tensor);
+            }
+            total.add(step, &measure);
+        }
+        let digest =
+            |transcript: &Transcript| state(transcript, last_offset, class).map(|state| state.digest);
+        distances.push(ClassDistance {
+            class,
+            distance: total.distance(),
+            equal: total.is_zero(),
+            first_tensor,
+            reference: digest(reference)?,
+            resumed: digest(resumed)?,
+        });
+    }
     let mut records = Vec::new();
     for record in RecordField::ALL {
         let mut total = Measure::default();
@@ -92,31 +118,6 @@ pub fn compare(reference: &Transcript, resumed: &Transcript, scope: Scope) -> Re
             total.add(step, &measure);
         }
         records.push(RecordDistance { distance: total.distance(), equal: total.is_zero(), record });
-    }
-    let mut distances = Vec::new();
-    let Some(last) = reference.lines.last() else { return Ok(Comparison { distances, first, records }) };
-    for class in last.classes.iter().map(|state| state.class) {
-        let mut total = Measure::default();
-        let mut first_tensor = None;
-        for offset in scope.first_offset..=last.offset {
-            let step = scope.step + offset;
-            let (measure, tensor) = class_distance(reference, resumed, offset, class, scope.bound)?;
-            if let Some(tensor) = tensor {
-                keep(step, class.name(), &tensor, &measure);
-                first_tensor.get_or_insert(tensor);
-            }
-            total.add(step, &measure);
-        }
-        let digest =
-            |transcript: &Transcript| state(transcript, last.offset, class).map(|state| state.digest);
-        distances.push(ClassDistance {
-            class,
-            distance: total.distance(),
-            equal: total.is_zero(),
-            first_tensor,
-            reference: digest(reference)?,
-            resumed: digest(resumed)?,
-        });
     }
     Ok(Comparison { distances, first, records })
 }

@@ -239,6 +239,7 @@ fn walk(
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "distances are exact")]
 mod tests {
     use super::*;
 
