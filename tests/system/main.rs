@@ -7,5 +7,6 @@ mod byte_sweep;
 mod crashes;
 mod end_to_end;
 mod sources;
+mod stateful;
 mod web;
 mod workspace;

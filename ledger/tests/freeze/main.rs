@@ -6,4 +6,5 @@ mod fixture;
 mod honest;
 mod refused_content;
 mod refused_files;
+mod refused_state;
 mod refused_text;

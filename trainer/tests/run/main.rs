@@ -14,3 +14,4 @@ mod frozen_inputs;
 mod interruptions;
 mod lifecycle;
 mod refusals;
+mod stateful;
