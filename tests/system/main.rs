@@ -9,5 +9,6 @@ mod end_to_end;
 mod probes;
 mod retention;
 mod sources;
+mod stateful;
 mod web;
 mod workspace;

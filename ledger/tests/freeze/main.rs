@@ -7,4 +7,5 @@ mod honest;
 mod refused_content;
 mod refused_files;
 mod refused_retention;
+mod refused_state;
 mod refused_text;

@@ -17,3 +17,4 @@ mod lifecycle;
 mod probes;
 mod refusals;
 mod retention;
+mod stateful;
