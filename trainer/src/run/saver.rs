@@ -104,8 +104,7 @@ fn write(
     let snapshot = Snapshot { frozen, state };
     // The intent is durable before the effect.
     let announced = scribe.flush();
-    let result =
-        announced.and_then(|()| save::finish(&mut scribe, &snapshot, store, checkpoint, requested));
+    let result = announced.and_then(|()| save::finish(&mut scribe, &snapshot, store, checkpoint, requested));
     Finished { appended: scribe.into_appended(), result }
 }
 

@@ -49,6 +49,11 @@ const RESIDENT_EVERY_STEPS: u64 = 50;
 /// Shortest time between two readings of what is free.
 const FLOORS_EVERY: Duration = Duration::from_secs(1);
 
+/// Updates that are made beside one save at most; the loop then waits for it, so
+/// that what a reader has to hold to follow the record is bounded
+/// (`docs/FORMAT.md`, "Order of entries").
+const MAX_UPDATES_BESIDE: u64 = 10_000;
+
 /// Size of the next checkpoint as long as none was written: parameters and two
 /// moments in binary32, and room for headers.
 const BYTES_PER_PARAMETER: u64 = 12;
@@ -410,7 +415,10 @@ impl<'a> Training<'a> {
             return Ok(Some(Ending::Last { outcome, reason }));
         }
         // Here no update waits for its entry.
-        if self.saving.as_ref().is_some_and(|(saving, _)| saving.is_finished()) {
+        let is_over = |(saving, due): &(InFlight, Due)| {
+            saving.is_finished() || step.saturating_sub(due.step) >= MAX_UPDATES_BESIDE
+        };
+        if self.saving.as_ref().is_some_and(is_over) {
             self.settle(attempt)?;
         }
         if self.floors_read.is_none_or(|read| read.elapsed() >= FLOORS_EVERY) {

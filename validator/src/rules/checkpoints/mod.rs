@@ -9,6 +9,7 @@ mod checkpoint_stages;
 mod checkpoint_tensors;
 mod derived_state;
 mod qualification;
+mod saves_in_flight;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;
@@ -28,4 +29,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &checkpoint_anomalies::CheckpointAnomalies,
     &checkpoint_retention::CheckpointRetention,
     &averages::AveragesRule,
+    &saves_in_flight::SavesInFlight,
 ];
