@@ -404,6 +404,11 @@ impl<'a> Training<'a> {
             }
             if let Some(saver) = &self.saver {
                 self.saving = Some((saver.begin(attempt, state, held)?, due));
+                if step == 0 {
+                    // Until there is a state to go on from, an update that was
+                    // made beside the save could only be thrown away.
+                    self.settle(attempt)?;
+                }
             } else {
                 let saved = save::save(attempt, &Snapshot { frozen, state: &state }, ledger_folder)?;
                 self.keep(attempt, &saved, &due)?;
