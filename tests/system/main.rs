@@ -1,5 +1,6 @@
 //! Tests of the programs as a whole, and of the workspace's own rules.
 
+mod asynchronous;
 mod bad_contracts;
 mod bad_ledgers;
 mod bad_storage;

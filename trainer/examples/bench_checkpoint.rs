@@ -3,11 +3,13 @@
 //!
 //! The commit stages two tensor files and one small file, hashes them, flushes
 //! each, writes the manifest, flushes, renames and flushes the store. The plain
-//! side writes what these hold into one file and flushes file and folder.
+//! side writes what these hold into one file and flushes file and folder; the
+//! direct side does so past the page cache, from memory that is aligned for it.
 //! Rounds are interleaved, so that both sides see the same disk.
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -35,19 +37,24 @@ fn main() -> Result<()> {
     let model = tensors("weight", num_tensors)?;
     let optimizer = tensors("moment", 2 * num_tensors)?;
     let folder = tempfile::tempdir_in(parent)?;
-    let (mut committed, mut raw) = (Vec::new(), Vec::new());
+    let aligned = Aligned::new(model.iter().chain(&optimizer));
+    let (mut committed, mut raw, mut direct) = (Vec::new(), Vec::new(), Vec::new());
     let mut num_bytes = 0;
     for round in 0..num_rounds {
         let (bytes, duration) = commit(&folder.path().join("store"), round, &model, &optimizer)?;
         num_bytes = bytes;
         committed.push(duration);
         raw.push(write_raw(folder.path(), round, &model, &optimizer)?);
+        direct.push(write_direct(folder.path(), round, &aligned)?);
     }
     committed.sort();
     raw.sort();
+    direct.sort();
     let median = |durations: &[Duration]| durations[durations.len() / 2].as_secs_f64();
     let result = serde_json::json!({
         "commit_ms": median(&committed) * 1e3,
+        "direct_ms": median(&direct) * 1e3,
+        "direct_throughput_ratio": median(&direct) / median(&committed),
         "num_bytes": num_bytes,
         "num_rounds": num_rounds,
         "ratio": median(&committed) / median(&raw),
@@ -123,6 +130,52 @@ fn write_raw(
     let mut file = File::create_new(&path)?;
     for tensor in model.iter().chain(optimizer) {
         file.write_all(&tensor.bytes)?;
+    }
+    file.sync_all()?;
+    File::open(folder)?.sync_all()?;
+    let duration = started.elapsed();
+    std::fs::remove_file(&path)?;
+    Ok(duration)
+}
+
+/// What direct input and output asks of addresses and sizes, at most.
+const BLOCK_BYTES: usize = 4096;
+
+/// Bytes of one direct write.
+const DIRECT_BYTES: usize = 8 << 20;
+
+/// All tensors one after another, at an address that a block begins at.
+struct Aligned {
+    first: usize,
+    memory: Vec<u8>,
+    num_bytes: usize,
+}
+
+impl Aligned {
+    fn new<'a>(tensors: impl Iterator<Item = &'a NamedTensor> + Clone) -> Self {
+        let num_bytes: usize = tensors.clone().map(|tensor| tensor.bytes.len()).sum();
+        let mut memory = vec![0; num_bytes + BLOCK_BYTES];
+        let first = memory.as_ptr().align_offset(BLOCK_BYTES);
+        let mut at = first;
+        for tensor in tensors {
+            memory[at..at + tensor.bytes.len()].copy_from_slice(&tensor.bytes);
+            at += tensor.bytes.len();
+        }
+        Self { first, memory, num_bytes }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.first..self.first + self.num_bytes]
+    }
+}
+
+fn write_direct(folder: &Path, round: u64, aligned: &Aligned) -> Result<Duration> {
+    let path = folder.join(format!("direct-{round}"));
+    let flags = i32::try_from(rustix::fs::OFlags::DIRECT.bits())?;
+    let started = Instant::now();
+    let mut file = File::options().write(true).create_new(true).custom_flags(flags).open(&path)?;
+    for chunk in aligned.bytes().chunks(DIRECT_BYTES) {
+        file.write_all(chunk)?;
     }
     file.sync_all()?;
     File::open(folder)?.sync_all()?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schemas::digest::decode_hex;
+use schemas::entry::Entry;
 use schemas::report::{HeadSource, Report, SelectionBasis};
 
 use crate::assemble::{self, Ruling};
@@ -14,10 +15,11 @@ use crate::error::AuditError;
 use crate::evidence::{Evidence, MAX_DOCUMENT_BYTES, ValNumbers};
 use crate::frozen::Frozen;
 use crate::heads::{HeadSinks, HeadWatch, MAX_HEAD_FILE_BYTES};
+use crate::logical::Logical;
 use crate::reading::EntryReader;
 use crate::roots::Roots;
 use crate::row::{RowCheck, RowContext};
-use crate::rule::{At, Check, Outcome, RuleInfo, Sink, unavailable};
+use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink, unavailable};
 use crate::rules::{self, EDITION};
 use crate::said::{Said, SaidFiles, read_limited};
 use crate::store::{self, Access, Store, beside};
@@ -174,6 +176,9 @@ struct Running<C: ?Sized> {
 struct Pass<'a> {
     rows: Vec<Running<dyn RowCheck>>,
     checks: Vec<Running<dyn Check + 'a>>,
+    /// The same for rules that see the recorded order.
+    recorded: Vec<Running<dyn Check + 'a>>,
+    logical: Logical,
     heads: HeadWatch,
     head_sinks: HeadSinks,
     read: Option<&'a ContractRead>,
@@ -207,17 +212,21 @@ impl<'a> Pass<'a> {
         let external = head_file.map(|file| (file.bytes.as_slice(), file.source, file.path.as_path()));
         let signers = read.and_then(|read| read.signers.as_ref());
         let heads = HeadWatch::collect(&rows, external, signers, &mut head_sinks);
-        let checks = rules::run_rules().map(|rule| Running {
+        let (recorded, checks): (Vec<_>, Vec<_>) =
+            rules::run_rules().partition(|rule| rule.follows_recorded_order());
+        let open = |rule: &'static dyn Rule| Running {
             info: rule.info(),
             sink: Sink::new(rule.info()),
             check: match frozen {
                 Some(frozen) => rule.open(frozen),
                 None => unavailable("the contract could not be read"),
             },
-        });
+        };
         Self {
             rows: row_checks(read),
-            checks: checks.collect(),
+            checks: checks.into_iter().map(open).collect(),
+            recorded: recorded.into_iter().map(open).collect(),
+            logical: Logical::new(read.map(|read| &read.contract)),
             heads,
             head_sinks,
             read,
@@ -258,9 +267,11 @@ impl<'a> Pass<'a> {
         }
         if let Some(entry) = context.canonical_entry() {
             self.said.handoffs.entry(entry);
-            for running in &mut self.checks {
+            for running in &mut self.recorded {
                 running.check.entry(entry, &mut running.sink);
             }
+            let checks = &mut self.checks;
+            self.logical.take(entry, &mut |entry| follow(checks, entry));
             let det = context.scan.as_ref().ok().and_then(|scan| scan.det.clone());
             self.summary.entry(entry, det.and_then(|range| row.entry.get(range)));
         }
@@ -284,6 +295,8 @@ impl<'a> Pass<'a> {
         progress: &mut dyn FnMut(Progress),
     ) -> (Evidence, Summary) {
         let num_entries = self.frontier.size();
+        let checks = &mut self.checks;
+        self.logical.end(&mut |entry| follow(checks, entry));
         let mut coverage = Sink::new(&rules::gl010_head_coverage::INFO);
         let can_verify = self.read.is_some_and(|read| read.signers.is_some());
         let run_ended = self.summary.run_ended;
@@ -299,14 +312,20 @@ impl<'a> Pass<'a> {
             rulings.push(Ruling::new(running.info, running.sink, outcome));
         }
         let evidence = Evidence::new(folder, num_entries, heads, numbers);
-        let total = self.checks.len() as u64;
-        for (done, mut running) in (0..).zip(self.checks) {
+        let total = (self.checks.len() + self.recorded.len()) as u64;
+        for (done, mut running) in (0..).zip(self.checks.into_iter().chain(self.recorded)) {
             progress(Progress { phase: "files", done, total });
             let outcome = running.check.finish(&evidence, &mut running.sink);
             rulings.push(Ruling::new(running.info, running.sink, outcome));
         }
         progress(Progress { phase: "files", done: total, total });
         (evidence, self.summary)
+    }
+}
+
+fn follow(checks: &mut [Running<dyn Check + '_>], entry: &Entry) {
+    for running in checks {
+        running.check.entry(entry, &mut running.sink);
     }
 }
 

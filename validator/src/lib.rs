@@ -19,6 +19,7 @@ pub mod evidence;
 mod form;
 pub mod frozen;
 mod heads;
+mod logical;
 pub mod note;
 mod number;
 mod reading;

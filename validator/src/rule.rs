@@ -46,11 +46,18 @@ pub trait Rule: Sync {
     /// Begins a check of one ledger. Where an input of the freeze that the
     /// rule needs is missing, return [`unavailable`].
     fn open<'a>(&self, frozen: &'a Frozen) -> Box<dyn Check + 'a>;
+
+    /// Whether its check sees the entries in the order in which they were
+    /// recorded, and not in logical order ([`crate::logical`]).
+    fn follows_recorded_order(&self) -> bool {
+        false
+    }
 }
 
 /// One pass of a rule over one ledger; memory must not grow with the steps.
 pub trait Check {
-    /// Sees every entry that could be parsed, in order.
+    /// Sees every entry that could be parsed, in logical order or in that of
+    /// recording, as its rule says.
     fn entry(&mut self, entry: &Entry, sink: &mut Sink);
 
     /// Sees what is beside the entries, after the last of them.

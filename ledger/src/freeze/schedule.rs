@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use schemas::body::CheckpointStage;
 use schemas::contract::{
-    CandidateFamily, Contract, Direction, EvaluationStream, Metric, MidAccumulation, SaveMode, ScheduleShape,
+    CandidateFamily, Contract, Direction, EvaluationStream, Metric, MidAccumulation, ScheduleShape,
     StoppingRule,
 };
 use schemas::data::Split;
@@ -282,12 +282,6 @@ fn check_checkpoints(contract: &Contract, problems: &mut Problems) {
         "/checkpoints/mid_accumulation",
         "is \"save_gradients\"; expected \"round_to_boundary\"",
         "the trainer of this edition saves on update boundaries only",
-    );
-    problems.require(
-        checkpoints.mode == SaveMode::Synchronous,
-        "/checkpoints/mode",
-        "is \"asynchronous\"; expected \"synchronous\"",
-        "the trainer of this edition waits for the commit",
     );
     check_store(contract, problems);
 }

@@ -271,6 +271,6 @@ pub enum MidAccumulation {
 pub enum SaveMode {
     /// Training waits for the commit.
     Synchronous,
-    /// Training goes on from a consistent copy.
+    /// Training goes on beside the save of a consistent copy, one at a time; see `docs/FORMAT.md` ("Saves in flight").
     Asynchronous,
 }

@@ -4,7 +4,7 @@
 //! their dtypes and shapes, or a refusal that names the tensor. Nothing is left
 //! at its initial value because a file did not hold it.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 use schemas::body::Counters;
 
 use super::{Engine, EngineError};
@@ -27,8 +27,25 @@ pub struct CapturedTensors {
     pub optimizer: Vec<NamedTensor>,
 }
 
+/// One pass over the memory: the loop waits for it.
 fn to_bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    let mut bytes = vec![0; values.len() * F32_BYTES];
+    let (words, _) = bytes.as_chunks_mut::<F32_BYTES>();
+    for (word, value) in words.iter_mut().zip(values) {
+        *word = value.to_le_bytes();
+    }
+    bytes
+}
+
+/// Elements of a parameter: the device's own copy, where that is as a file
+/// wants it, and not a copy of it.
+fn parameter_bytes(data: TensorData) -> Result<Vec<u8>, EngineError> {
+    if cfg!(target_endian = "little") && data.dtype() == DType::F32 {
+        let bytes = data.into_bytes();
+        return Ok(bytes.try_into_vec::<u8>().unwrap_or_else(|bytes| bytes.to_vec()));
+    }
+    let values = data.as_slice::<f32>().map_err(|error| EngineError::device("reading parameters", &error))?;
+    Ok(to_bytes(values))
 }
 
 fn to_values(bytes: &[u8]) -> Vec<f32> {
@@ -43,8 +60,8 @@ pub(super) fn no_averages() -> EngineError {
     EngineError::State { class: "averages", reason: "the contract keeps none".to_owned() }
 }
 
-fn tensor(name: String, shape: &[u64], values: &[f32]) -> NamedTensor {
-    NamedTensor { name, dtype: PARAMETER_DTYPE.to_owned(), shape: shape.to_vec(), bytes: to_bytes(values) }
+fn tensor(name: String, shape: &[u64], bytes: Vec<u8>) -> NamedTensor {
+    NamedTensor { name, dtype: PARAMETER_DTYPE.to_owned(), shape: shape.to_vec(), bytes }
 }
 
 impl Engine {
@@ -61,14 +78,26 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn capture_model(&self) -> Result<Vec<NamedTensor>, EngineError> {
+        self.capture_parameters(|_| None)
+    }
+
+    /// Copies the parameters, but for those that something stands in for, in
+    /// name order.
+    fn capture_parameters<'a>(
+        &self,
+        replaced: impl Fn(&str) -> Option<&'a [f32]>,
+    ) -> Result<Vec<NamedTensor>, EngineError> {
         let mut tensors = Vec::new();
         for declaration in &self.manifest.parameters {
             let Some(parameter) = self.parameters.get(&declaration.path) else { continue };
-            let data =
-                parameter.try_to_data().map_err(|error| EngineError::device("reading parameters", &error))?;
-            let values =
-                data.as_slice::<f32>().map_err(|error| EngineError::device("reading parameters", &error))?;
-            tensors.push(tensor(declaration.path.clone(), &declaration.shape, values));
+            let bytes = match replaced(&declaration.path) {
+                Some(values) => to_bytes(values),
+                None => {
+                    let data = parameter.try_to_data();
+                    parameter_bytes(data.map_err(|error| EngineError::device("reading parameters", &error))?)?
+                }
+            };
+            tensors.push(tensor(declaration.path.clone(), &declaration.shape, bytes));
         }
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(tensors)
@@ -83,7 +112,8 @@ impl Engine {
             let Some(declaration) = declared else { continue };
             let moments = [&slot.moments.exp_avg, &slot.moments.exp_avg_sq];
             for (suffix, values) in STATE_SUFFIXES.iter().zip(moments) {
-                tensors.push(tensor(format!("{}.{suffix}", slot.path), &declaration.shape, values));
+                let name = format!("{}.{suffix}", slot.path);
+                tensors.push(tensor(name, &declaration.shape, to_bytes(values)));
             }
         }
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -97,13 +127,11 @@ impl Engine {
     /// When none are kept, or the device fails.
     pub fn capture_averages(&self) -> Result<Vec<NamedTensor>, EngineError> {
         let averages = self.averages.as_ref().ok_or_else(no_averages)?;
-        let mut tensors = self.capture_model()?;
+        let mut averaged = std::collections::BTreeMap::new();
         for (slot, values) in self.slots.iter().zip(&averages.tensors) {
-            if let Some(tensor) = tensors.iter_mut().find(|tensor| tensor.name == slot.path) {
-                tensor.bytes = to_bytes(values);
-            }
+            averaged.insert(slot.path.as_str(), values.as_slice());
         }
-        Ok(tensors)
+        self.capture_parameters(|path| averaged.get(path).copied())
     }
 
     /// Replaces the averaged parameters; what the file says of frozen ones is

@@ -15,6 +15,7 @@ use super::costs::CostMeter;
 use super::error::RunError;
 use super::heart::Heart;
 use super::progress::Console;
+use super::save::Stages;
 
 /// The run's only segment: nothing changes its identity yet.
 pub const SEGMENT: SegmentId = SegmentId(1);
@@ -117,6 +118,21 @@ impl Attempt {
         self.timed(|recorder| recorder.append_durable(record).map(|_| ()))
     }
 
+    /// A hand for another thread, which appends entries of this attempt while
+    /// the loop goes on.
+    #[must_use]
+    pub fn scribe(&self) -> Scribe {
+        Scribe { appended: Vec::new(), attempt: self.attempt, recorder: self.recorder.clone() }
+    }
+
+    /// Takes note of what a [`Scribe`] appended, in its order. Until then the
+    /// roster does not know it: it is the loop's, and decides for the loop.
+    pub fn adopt(&mut self, appended: Vec<(u64, Body)>) {
+        for (step, body) in appended {
+            self.roster.observe(Some(self.attempt), Some(step), &body);
+        }
+    }
+
     /// Makes everything durable that was appended.
     ///
     /// # Errors
@@ -139,34 +155,17 @@ impl Attempt {
     }
 
     fn header(&mut self, step: u64, body: Body) -> Record {
-        let (learner, worker) = match &body {
+        let worker = match &body {
             Body::Step(halves) => {
                 self.counters = halves.det.counters;
                 self.last_step = step;
                 self.heart.step(step);
-                (Some(LEARNER), Some(WORKER))
+                Some(WORKER)
             }
-            Body::Eval(_)
-            | Body::CandidateAdmitted(_)
-            | Body::CandidateSelected(_)
-            | Body::CheckpointRequested(_)
-            | Body::CheckpointStaged(_)
-            | Body::CheckpointDurablyCommitted(_)
-            | Body::CheckpointValidated(_)
-            | Body::CheckpointFailed(_)
-            | Body::CheckpointQuarantined(_)
-            | Body::CheckpointRetired(_) => (Some(LEARNER), None),
-            _ => (None, None),
+            _ => None,
         };
         self.roster.observe(Some(self.attempt), Some(step), &body);
-        Record {
-            attempt: Some(self.attempt),
-            segment: Some(SEGMENT),
-            learner,
-            worker,
-            step: Some(step),
-            ..Record::new(body)
-        }
+        Record { worker, ..record(self.attempt, step, body) }
     }
 
     /// Writes `attempt.end` durably and gives the recorder back, together with
@@ -183,5 +182,76 @@ impl Attempt {
         let last_step = self.last_step;
         self.record_durably(last_step, Body::AttemptEnd(Box::new(Halves { det, obs })))?;
         Ok((self.recorder, cost))
+    }
+}
+
+/// Header of an entry of an attempt, as its kind determines it; the worker is
+/// the loop's to name.
+fn record(attempt: AttemptId, step: u64, body: Body) -> Record {
+    let is_of_learner = matches!(
+        body,
+        Body::Step(_)
+            | Body::Eval(_)
+            | Body::CandidateAdmitted(_)
+            | Body::CandidateSelected(_)
+            | Body::CheckpointRequested(_)
+            | Body::CheckpointStaged(_)
+            | Body::CheckpointDurablyCommitted(_)
+            | Body::CheckpointValidated(_)
+            | Body::CheckpointFailed(_)
+            | Body::CheckpointQuarantined(_)
+            | Body::CheckpointRetired(_)
+    );
+    Record {
+        attempt: Some(attempt),
+        segment: Some(SEGMENT),
+        learner: is_of_learner.then_some(LEARNER),
+        step: Some(step),
+        ..Record::new(body)
+    }
+}
+
+/// Appends entries of an attempt from another thread than its loop's. It keeps
+/// what it appended, for [`Attempt::adopt`].
+#[derive(Debug)]
+pub struct Scribe {
+    appended: Vec<(u64, Body)>,
+    attempt: AttemptId,
+    recorder: Recorder,
+}
+
+impl Scribe {
+    /// Makes everything durable, under a signed head, that anybody appended to
+    /// the ledger before.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub fn flush(&self) -> Result<(), RunError> {
+        self.recorder.flush()?;
+        Ok(())
+    }
+
+    /// What it appended, with the step of each header, in order.
+    #[must_use]
+    pub fn into_appended(self) -> Vec<(u64, Body)> {
+        self.appended
+    }
+}
+
+impl Stages for Scribe {
+    fn attempt(&self) -> AttemptId {
+        self.attempt
+    }
+
+    fn append(&mut self, step: u64, body: Body) -> Result<(), RunError> {
+        self.recorder.append(record(self.attempt, step, body.clone()))?;
+        self.appended.push((step, body));
+        Ok(())
+    }
+
+    fn append_durably(&mut self, step: u64, body: Body) -> Result<(), RunError> {
+        self.recorder.append_durable(record(self.attempt, step, body.clone()))?;
+        self.appended.push((step, body));
+        Ok(())
     }
 }

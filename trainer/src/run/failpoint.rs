@@ -1,4 +1,5 @@
-//! Named points at which a test makes the process vanish as a crash would.
+//! Named points at which a test makes the process vanish as a crash would, or
+//! slow as a slow disk does.
 //!
 //! Only builds with the cargo feature `failpoints` have them; such a build has
 //! another code digest, records the feature in every attempt, and refuses to
@@ -9,6 +10,11 @@
 #[cfg(feature = "failpoints")]
 pub const VARIABLE: &str = "TRAINER_FAILPOINT";
 
+/// Names a point, and after a colon the milliseconds that every pass of it takes
+/// longer, as on a slow disk: `shard.written:50`.
+#[cfg(feature = "failpoints")]
+pub const PAUSE_VARIABLE: &str = "TRAINER_FAILPOINT_PAUSE";
+
 /// Allows an instrumented build to run.
 #[cfg(feature = "failpoints")]
 pub const PERMISSION: &str = "LEDGER_ALLOW_INSTRUMENTATION";
@@ -17,9 +23,10 @@ pub const PERMISSION: &str = "LEDGER_ALLOW_INSTRUMENTATION";
 pub const RETIREMENT_POINTS: [&str; 2] = ["checkpoint.retired", "shard.removed"];
 
 /// Every other point, in the order in which a checkpoint passes them.
-pub const POINTS: [&str; 7] = [
+pub const POINTS: [&str; 8] = [
     "step.recorded",
     "checkpoint.requested",
+    "shard.written",
     "checkpoint.staged",
     "checkpoint.renamed",
     "checkpoint.validated",
@@ -49,7 +56,19 @@ pub fn check_permission() -> Result<(), super::refusal::Refusal> {
 pub fn pass(point: &'static str) {
     debug_assert!(POINTS.contains(&point) || RETIREMENT_POINTS.contains(&point), "{point} is in no list");
     #[cfg(feature = "failpoints")]
-    kill_at(point);
+    {
+        pause_at(point);
+        kill_at(point);
+    }
+}
+
+#[cfg(feature = "failpoints")]
+fn pause_at(point: &str) {
+    let Ok(wanted) = std::env::var(PAUSE_VARIABLE) else { return };
+    let (name, milliseconds) = wanted.split_once(':').unwrap_or((&wanted, "0"));
+    if name == point {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds.parse().unwrap_or(0)));
+    }
 }
 
 #[cfg(feature = "failpoints")]

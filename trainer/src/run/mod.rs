@@ -22,6 +22,7 @@ pub mod refusal;
 pub mod resume;
 pub mod retire;
 pub mod save;
+pub mod saver;
 pub mod select;
 pub mod signals;
 pub mod train;

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use schemas::contract::{Contract, CreditRule, Device, MidAccumulation, Recovery, SaveMode, StoppingRule};
+use schemas::contract::{Contract, CreditRule, Device, MidAccumulation, Recovery, StoppingRule};
 use schemas::data::Split;
 use schemas::digest::Digest;
 use serde::Serialize;
@@ -188,9 +188,6 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
     }
     if contract.topology.workers != 1 || contract.batch.data_parallel != 1 {
         return unsupported("/topology/workers", &contract.topology.workers);
-    }
-    if contract.checkpoints.mode != SaveMode::Synchronous {
-        return unsupported("/checkpoints/mode", &contract.checkpoints.mode);
     }
     if contract.checkpoints.mid_accumulation != MidAccumulation::RoundToBoundary {
         return unsupported("/checkpoints/mid_accumulation", &contract.checkpoints.mid_accumulation);

@@ -3,7 +3,8 @@
 //!
 //! A save that fails leaves a `checkpoint.failed` entry and no folder; the
 //! attempt then ends, because a run whose state cannot be kept must not go on
-//! as if it could.
+//! as if it could. The loop itself saves here, or a thread beside it
+//! ([`super::saver`]): the stages are the same, and only who appends differs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use schemas::body::{
 };
 use schemas::contract::ParameterView;
 use schemas::digest::Digest;
-use schemas::ids::CheckpointId;
+use schemas::ids::{AttemptId, CheckpointId};
 use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
 
 use crate::checkpoint::locate::LocatedCheckpoint;
@@ -32,7 +33,7 @@ use super::costs::micros;
 use super::error::{self, RunError};
 use super::failpoint;
 
-/// State of one step, ready to be written.
+/// State of one step, ready to be written: a copy, which no update reaches.
 #[derive(Debug, Clone, Copy)]
 pub struct Snapshot<'a> {
     /// The run's contract.
@@ -74,7 +75,39 @@ impl Saved {
     }
 }
 
-/// Saves a snapshot, with its entries.
+/// Who appends the entries of a save.
+pub trait Stages {
+    /// Number of the attempt that saves.
+    fn attempt(&self) -> AttemptId;
+
+    /// Appends an entry, which becomes durable with its group.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    fn append(&mut self, step: u64, body: Body) -> Result<(), RunError>;
+
+    /// Appends an entry and returns once it is durable with a signed head.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    fn append_durably(&mut self, step: u64, body: Body) -> Result<(), RunError>;
+}
+
+impl Stages for Attempt {
+    fn attempt(&self) -> AttemptId {
+        self.attempt
+    }
+
+    fn append(&mut self, step: u64, body: Body) -> Result<(), RunError> {
+        self.record(step, body)
+    }
+
+    fn append_durably(&mut self, step: u64, body: Body) -> Result<(), RunError> {
+        self.record_durably(step, body)
+    }
+}
+
+/// Saves a snapshot, with its entries, and returns when it is validated.
 ///
 /// # Errors
 /// When the state cannot be written or read back, after `checkpoint.failed`;
@@ -84,21 +117,47 @@ pub fn save(attempt: &mut Attempt, snapshot: &Snapshot<'_>, ledger_folder: &Path
     let checkpoint = checkpoint_id(step, attempt.attempt);
     attempt.enter("checkpoint");
     let started = Instant::now();
-    let stage = |duration| Box::new(stage(step, &checkpoint, duration));
-    attempt.record_durably(step, Body::CheckpointRequested(stage(Duration::ZERO)))?;
-    failpoint::pass("checkpoint.requested");
-
+    attempt.record_durably(step, requested(step, &checkpoint))?;
     let store = ledger_folder.join(&snapshot.frozen.contract.checkpoints.store);
-    let result = write(attempt, snapshot, &store, &checkpoint, started);
+    let result = finish(attempt, snapshot, &store, &checkpoint, started);
     let num_bytes = result.as_ref().map_or(0, |saved| saved.num_bytes);
     attempt.costs.checkpoint(started.elapsed(), num_bytes);
     attempt.enter("train");
+    result
+}
+
+/// The entry that announces a save.
+#[must_use]
+pub fn requested(step: u64, checkpoint: &CheckpointId) -> Body {
+    Body::CheckpointRequested(Box::new(stage(step, checkpoint, Duration::ZERO)))
+}
+
+/// The entry that says that a save failed.
+#[must_use]
+pub fn failed(step: u64, checkpoint: &CheckpointId, failure: &RunError) -> Body {
+    let obs = CheckpointFailedObs { checkpoint: checkpoint.clone(), reason: error::chain(failure) };
+    Body::CheckpointFailed(Box::new(Halves { det: CheckpointDet { step }, obs }))
+}
+
+/// Everything that follows the durable request, with an entry for each stage,
+/// and with one that says so where it fails.
+///
+/// # Errors
+/// As [`save`].
+pub fn finish(
+    stages: &mut dyn Stages,
+    snapshot: &Snapshot<'_>,
+    store: &Path,
+    checkpoint: &CheckpointId,
+    requested: Instant,
+) -> Result<Saved, RunError> {
+    failpoint::pass("checkpoint.requested");
+    let step = snapshot.state.step;
+    let result = write(stages, snapshot, store, checkpoint, requested);
     if let Err(failure) = &result
         && !matches!(failure, RunError::Record(_))
     {
-        let obs = CheckpointFailedObs { checkpoint, reason: error::chain(failure) };
-        let halves = Box::new(Halves { det: CheckpointDet { step }, obs });
-        attempt.record_durably(step, Body::CheckpointFailed(halves))?;
+        stages.append_durably(step, failed(step, checkpoint, failure))?;
     }
     result
 }
@@ -109,7 +168,7 @@ fn stage(step: u64, checkpoint: &CheckpointId, duration: Duration) -> Halves<Che
 }
 
 fn write(
-    attempt: &mut Attempt,
+    stages: &mut dyn Stages,
     snapshot: &Snapshot<'_>,
     store: &Path,
     checkpoint: &CheckpointId,
@@ -118,8 +177,8 @@ fn write(
     let step = snapshot.state.step;
 
     // Staged.
-    let staged = write_staging(attempt, snapshot, store, checkpoint)?;
-    attempt.record(step, Body::CheckpointStaged(Box::new(stage(step, checkpoint, requested.elapsed()))))?;
+    let staged = write_staging(stages.attempt(), snapshot, store, checkpoint)?;
+    stages.append(step, Body::CheckpointStaged(Box::new(stage(step, checkpoint, requested.elapsed()))))?;
     failpoint::pass("checkpoint.staged");
 
     // Durably committed.
@@ -128,7 +187,7 @@ fn write(
     let model = shard(&committed.manifest, StateClass::Model, MODEL_NAME)?.digest;
     let config = shard(&committed.manifest, StateClass::Model, CONFIG_NAME)?.digest;
     let body = committed_body(snapshot, &committed, checkpoint, model, requested.elapsed());
-    attempt.record(step, body)?;
+    stages.append(step, body)?;
 
     // Validated.
     let renamed = Instant::now();
@@ -141,7 +200,7 @@ fn write(
     };
     validate::reread(&committed.folder, &expected)?;
     let body = Body::CheckpointValidated(Box::new(stage(step, checkpoint, renamed.elapsed())));
-    attempt.record_durably(step, body)?;
+    stages.append_durably(step, body)?;
     failpoint::pass("checkpoint.validated");
     let averages = manifest::shard(&committed.manifest, StateClass::Averages, AVERAGES_NAME);
     Ok(Saved {
@@ -182,7 +241,7 @@ fn committed_body(
 
 /// Writes every captured class into a staging folder.
 fn write_staging(
-    attempt: &Attempt,
+    attempt: AttemptId,
     snapshot: &Snapshot<'_>,
     store: &Path,
     checkpoint: &CheckpointId,
@@ -195,10 +254,11 @@ fn write_staging(
                 Content::Tensors(kind, tensors) => staging.add_tensors(*class, shard.name, *kind, tensors)?,
                 Content::Json(bytes) => staging.add_bytes(*class, shard.name, bytes)?,
             };
+            failpoint::pass("shard.written");
         }
     }
     let header = ManifestHeader {
-        attempt: attempt.attempt,
+        attempt,
         checkpoint,
         contract: snapshot.frozen.digest,
         declarations: &contract.state_classes,

@@ -1,6 +1,12 @@
 //! The training loop, top to bottom: update, record, evaluate, stop or not,
 //! save, admit, and again.
 //!
+//! Where the contract saves asynchronously, the loop hands a copy over and goes
+//! on; it awaits the save before the next one, before the end, and otherwise
+//! takes note of it between two updates, and then does what it would have done
+//! at the step itself: admit, and let retention act. So the entries of saves,
+//! candidates and retirements have one order among themselves in both modes.
+//!
 //! The loop decides nothing that the contract does not: which steps are
 //! evaluated and saved, and when it stops, are functions of the contract, the
 //! step, the evaluations and, for the wall-time budget alone, the clock.
@@ -14,7 +20,7 @@ use schemas::body::{
     Body, CandidateAdmittedDet, CandidateObs, Counters, Credit, EvalDet, EvalObs, Halves, Outcome, StepDet,
     StepObs,
 };
-use schemas::contract::{CandidateFamily, CompilerPlan, Contract, EvaluationStream, StoppingRule};
+use schemas::contract::{CandidateFamily, CompilerPlan, Contract, EvaluationStream, SaveMode, StoppingRule};
 use schemas::digest::Digest;
 use schemas::ids::CandidateId;
 use schemas::number::Float;
@@ -33,6 +39,7 @@ use super::history::{History, PastCandidate};
 use super::resume::ResumeState;
 use super::retire;
 use super::save::{self, EvaluatedShards, Saved, Snapshot};
+use super::saver::{InFlight, Saver};
 use super::signals::{Interrupt, ReceivedSignal};
 
 /// Updates between two readings of the resident memory; reading it at each
@@ -41,6 +48,11 @@ const RESIDENT_EVERY_STEPS: u64 = 50;
 
 /// Shortest time between two readings of what is free.
 const FLOORS_EVERY: Duration = Duration::from_secs(1);
+
+/// Updates that are made beside one save at most; the loop then waits for it, so
+/// that what a reader has to hold to follow the record is bounded
+/// (`docs/FORMAT.md`, "Order of entries").
+const MAX_UPDATES_BESIDE: u64 = 10_000;
 
 /// Size of the next checkpoint as long as none was written: parameters and two
 /// moments in binary32, and room for headers.
@@ -116,6 +128,18 @@ struct Pending {
     outcome: StepOutcome,
 }
 
+/// What becomes of a checkpoint once it is validated.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    /// Whether its step is the last.
+    is_last: bool,
+    /// What was said to be evaluated at its step; none where nothing was.
+    shards: Option<EvaluatedShards>,
+    step: u64,
+    /// Value of the selection stream at its step.
+    value: Option<f64>,
+}
+
 /// The loop between two turns: what it carries from one update to the next.
 #[derive(Debug)]
 pub struct Training<'a> {
@@ -130,6 +154,10 @@ pub struct Training<'a> {
     /// The checkpoint that the loop stands at, as long as it stands there: what
     /// the ledger holds already is not done again.
     resumed: Option<Saved>,
+    /// Where the contract saves asynchronously.
+    saver: Option<Saver>,
+    /// The save that training goes on beside.
+    saving: Option<(InFlight, Due)>,
     selection: SelectionTracker,
     /// Completed updates.
     step: u64,
@@ -169,6 +197,7 @@ impl<'a> Training<'a> {
         let of_averages = if contract.averages.is_some() { BYTES_PER_AVERAGE } else { 0 };
         let initial_bytes = context.num_parameters * (BYTES_PER_PARAMETER + of_averages);
         attempt.console.start_steps(step, last_step_bound(contract));
+        let is_asynchronous = contract.checkpoints.mode == SaveMode::Asynchronous;
         Ok(Self {
             candidates: surviving_candidates(context.history, step),
             checkpoint_bytes: resumed.as_ref().map_or(initial_bytes, |saved| saved.num_bytes),
@@ -176,6 +205,8 @@ impl<'a> Training<'a> {
             floors_read: None,
             pending: None,
             resumed,
+            saver: is_asynchronous.then(|| Saver::new(context.frozen, context.ledger_folder)),
+            saving: None,
             selection: resume.selection,
             step,
             store: context.ledger_folder.join(&contract.checkpoints.store),
@@ -183,7 +214,8 @@ impl<'a> Training<'a> {
         })
     }
 
-    /// What the loop leaves behind.
+    /// What the loop leaves behind. A driver that makes an ending of its own
+    /// calls [`Self::settle`] before.
     #[must_use]
     pub fn finish(self, ending: Ending) -> Trained {
         Trained { candidates: self.candidates, ending, values: self.values }
@@ -191,12 +223,67 @@ impl<'a> Training<'a> {
 
     /// Once around: everything that the step that was reached asks for, and the
     /// next update, whose entry the next turn writes. An ending where the loop
-    /// is over; then it may not be turned again.
+    /// is over; then it may not be turned again, and no save is in flight.
     ///
     /// # Errors
     /// As [`train`].
-    #[allow(clippy::too_many_lines, reason = "the loop reads top to bottom in one place")]
     pub fn turn(&mut self, attempt: &mut Attempt, engine: &mut Engine) -> Result<Option<Ending>, RunError> {
+        let turned = self.advance(attempt, engine);
+        if let Ok(None) = &turned {
+            return turned;
+        }
+        match (self.settle(attempt), turned) {
+            (Ok(()), turned) | (Err(_), turned @ Err(RunError::Record(_))) => turned,
+            (Err(failure), Ok(_)) => Err(failure),
+            (Err(second), Err(first)) => {
+                // The attempt ends by the first; the save's own is on record.
+                attempt.console.say(&format!("warning: {}", super::error::chain(&second)));
+                Err(first)
+            }
+        }
+    }
+
+    /// Waits for the save in flight, if there is one, and does what follows it.
+    ///
+    /// # Errors
+    /// What made the save fail, or as [`train`].
+    pub fn settle(&mut self, attempt: &mut Attempt) -> Result<(), RunError> {
+        let Some((saving, due)) = self.saving.take() else { return Ok(()) };
+        let saved = saving.wait(attempt)?;
+        self.keep(attempt, &saved, &due)
+    }
+
+    /// What follows a checkpoint that this attempt saved.
+    fn keep(&mut self, attempt: &mut Attempt, saved: &Saved, due: &Due) -> Result<(), RunError> {
+        if let Some(shards) = due.shards {
+            save::check_evaluated(saved, shards, &self.store)?;
+        }
+        self.checkpoint_bytes = saved.num_bytes;
+        self.admit(attempt, saved, due)?;
+        // After the last step the selection is recorded first.
+        if !due.is_last {
+            retire::apply(attempt, self.context.frozen, self.context.ledger_folder)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a checkpoint a candidate where it is of the family and is none yet.
+    fn admit(&mut self, attempt: &mut Attempt, saved: &Saved, due: &Due) -> Result<(), RunError> {
+        let contract = &self.context.frozen.contract;
+        let is_known =
+            self.candidates.get(&due.step).is_some_and(|known| known.checkpoint == saved.checkpoint);
+        if let Some(value) = due.value
+            && is_of_family(contract, due.step, due.is_last)
+            && !is_known
+        {
+            let candidate = admit(attempt, due.step, saved, value)?;
+            self.candidates.insert(due.step, candidate);
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_lines, reason = "the loop reads top to bottom in one place")]
+    fn advance(&mut self, attempt: &mut Attempt, engine: &mut Engine) -> Result<Option<Ending>, RunError> {
         let Loop { frozen, history, interrupt, ledger_folder, plan, .. } = self.context;
         let contract = &frozen.contract;
         let step = self.step;
@@ -268,6 +355,10 @@ impl<'a> Training<'a> {
         // --------------------------------------------------- Record evaluations
         let is_saved = self.resumed.is_some();
         let is_due = step.is_multiple_of(contract.checkpoints.every_steps) || stop.is_some();
+        if is_due && !is_saved {
+            // Before the copy is taken, so that there is one at a time.
+            self.settle(attempt)?;
+        }
         let needs_state = is_due && !is_saved || has_digests;
         let derivation = Derivation {
             contract,
@@ -277,18 +368,23 @@ impl<'a> Training<'a> {
             selection: self.selection.state(),
             step,
         };
+        let captured = Instant::now();
         let state = match needs_state {
             true => Some(registry::capture(&Source { derivation, engine })?),
             false => None,
         };
+        let held = captured.elapsed();
         let snapshot = state.as_ref().map(|state| Snapshot { frozen, state });
         if let Some(update) = self.pending.take() {
             let digests = snapshot.as_ref().map(|snapshot| save::state_digests(attempt, snapshot));
             record_step(attempt, step, &update, digests.transpose()?)?;
         }
+        // In a loop that goes on, a digest that no evaluation needs is left to
+        // the saver.
+        let needs_shards = self.saver.is_none() || !evaluated.is_empty();
         let shards = match (&state, &self.resumed) {
             (_, Some(saved)) => Some(EvaluatedShards::of_saved(saved)),
-            (Some(state), None) if is_due => Some(EvaluatedShards::of_state(state)?),
+            (Some(state), None) if is_due && needs_shards => Some(EvaluatedShards::of_state(state)?),
             _ => None,
         };
         for evaluation in &evaluated {
@@ -296,40 +392,39 @@ impl<'a> Training<'a> {
             record_evaluation(attempt, step, evaluation, shard)?;
         }
 
-        // ---------------------------------------------------------------- Save
+        // ------------------------------------------------------- Save and admit
         attempt.enter("train");
-        let saved = match (&self.resumed, &snapshot, shards) {
-            (Some(saved), _, _) => Some(saved.clone()),
-            (None, Some(snapshot), Some(shards)) if is_due => {
-                if let Some(floor) = floors::check(&contract.floors, &self.store, self.checkpoint_bytes)? {
-                    return Ok(Some(Ending::Floor(floor)));
-                }
-                let saved = save::save(attempt, snapshot, ledger_folder)?;
-                save::check_evaluated(&saved, shards, &self.store)?;
-                self.checkpoint_bytes = saved.num_bytes;
-                Some(saved)
-            }
-            _ => None,
-        };
-
-        // --------------------------------------------------------------- Admit
         let value = self.values.get(&contract.selection.stream).and_then(|values| values.get(&step)).copied();
-        if let (Some(saved), Some(value)) = (&saved, value)
-            && is_of_family(contract, step, stop.is_some())
-            && self.candidates.get(&step).is_none_or(|known| known.checkpoint != saved.checkpoint)
-        {
-            let candidate = admit(attempt, step, saved, value)?;
-            self.candidates.insert(step, candidate);
+        let due = Due { is_last: stop.is_some(), shards, step, value };
+        if let Some(saved) = self.resumed.take() {
+            self.admit(attempt, &saved, &due)?;
+        } else if let Some(state) = state.filter(|_| is_due) {
+            if let Some(floor) = floors::check(&contract.floors, &self.store, self.checkpoint_bytes)? {
+                return Ok(Some(Ending::Floor(floor)));
+            }
+            if let Some(saver) = &self.saver {
+                self.saving = Some((saver.begin(attempt, state, held)?, due));
+                if step == 0 {
+                    // Until there is a state to go on from, an update that was
+                    // made beside the save could only be thrown away.
+                    self.settle(attempt)?;
+                }
+            } else {
+                let saved = save::save(attempt, &Snapshot { frozen, state: &state }, ledger_folder)?;
+                self.keep(attempt, &saved, &due)?;
+            }
         }
-        // After the last step the selection is recorded first.
-        if snapshot.is_some() && saved.is_some() && stop.is_none() {
-            retire::apply(attempt, frozen, ledger_folder)?;
-        }
-        self.resumed = None;
 
         // ---------------------------------------------------------- Go on or not
         if let Some((outcome, reason)) = stop {
             return Ok(Some(Ending::Last { outcome, reason }));
+        }
+        // Here no update waits for its entry.
+        let is_over = |(saving, due): &(InFlight, Due)| {
+            saving.is_finished() || step.saturating_sub(due.step) >= MAX_UPDATES_BESIDE
+        };
+        if self.saving.as_ref().is_some_and(is_over) {
+            self.settle(attempt)?;
         }
         if self.floors_read.is_none_or(|read| read.elapsed() >= FLOORS_EVERY) {
             self.floors_read = Some(Instant::now());

@@ -1,18 +1,142 @@
 //! A crash at every named point: only in builds with `failpoints`.
 
 use anyhow::{Context, Result};
-use trainer::run::failpoint::{PERMISSION, POINTS, RETIREMENT_POINTS, VARIABLE};
+use rustix::process::Signal;
+use schemas::contract::{SaveMode, StoppingRule};
+use trainer::run::failpoint::{PAUSE_VARIABLE, PERMISSION, POINTS, RETIREMENT_POINTS, VARIABLE};
 
-use crate::folder::RunFolder;
+use crate::folder::{LONG, RunFolder};
+
+/// The points of a save, all of which an asynchronous one passes in its thread.
+const POINTS_OF_A_SAVE: [&str; 5] = [
+    "checkpoint.requested",
+    "shard.written",
+    "checkpoint.staged",
+    "checkpoint.renamed",
+    "checkpoint.validated",
+];
+
+/// Milliseconds that a slow store takes longer at a point: many updates.
+const SLOW_MS: u64 = 150;
+
+fn saved_in(mode: SaveMode) -> Result<RunFolder> {
+    RunFolder::new(|contract| contract.checkpoints.mode = mode)
+}
+
+/// [`crate::folder::LONG`] steps, saved at every twentieth beside training.
+fn long() -> Result<RunFolder> {
+    RunFolder::new(|contract| {
+        contract.budget.max_steps = LONG;
+        contract.stopping = StoppingRule::AtStep { step: LONG };
+        contract.checkpoints.every_steps = 20;
+        contract.checkpoints.mode = SaveMode::Asynchronous;
+        contract.evaluation.streams[0].every_steps = 10;
+    })
+}
+
+/// Entries of a kind between the request of each save and its end, by save.
+fn num_beside(folder: &RunFolder, kind: &str) -> Result<Vec<usize>> {
+    let mut counts = Vec::new();
+    let mut is_saving = false;
+    for found in folder.kinds()? {
+        match found {
+            "checkpoint.requested" => {
+                is_saving = true;
+                counts.push(0);
+            }
+            "checkpoint.validated" | "checkpoint.failed" => is_saving = false,
+            found if found == kind && is_saving => {
+                *counts.last_mut().context("a save was requested")? += 1;
+            }
+            _ => {}
+        }
+    }
+    Ok(counts)
+}
+
+#[test]
+fn training_goes_on_beside_a_slow_store_and_waits_for_it_at_the_end() -> Result<()> {
+    let fast = long()?;
+    fast.train()?.expect(0);
+    for point in POINTS_OF_A_SAVE {
+        let folder = long()?;
+        folder.train_under(PAUSE_VARIABLE, &format!("{point}:{SLOW_MS}"))?.expect(0);
+        assert_eq!(folder.bodies("checkpoint.validated")?.len(), 4, "{point}");
+        assert_eq!(folder.model(LONG)?, fast.model(LONG)?, "{point}");
+        let kinds = folder.kinds()?;
+        assert!(kinds.ends_with(&["candidate.selected", "attempt.end", "run.end"]), "{kinds:?}");
+        if point == "checkpoint.validated" {
+            // The store is done by then, and only the loop's notice is late.
+            continue;
+        }
+        let beside = num_beside(&folder, "step")?;
+        assert_eq!((beside[0], beside[3]), (0, 0), "the first and the last are awaited: {beside:?}");
+        assert!(beside[1] > 0 && beside[2] > 0, "{point} held the loop: {beside:?}");
+        // The fourth was waited for, and the loop says for how long.
+        let end = &folder.bodies("attempt.end")?[0]["obs"]["cost"];
+        assert!(end["checkpoint_us"].as_u64() >= Some(SLOW_MS * 1000), "{point}: {end}");
+    }
+    // In the other mode the same store holds the loop.
+    let folder = saved_in(SaveMode::Synchronous)?;
+    folder.train_under(PAUSE_VARIABLE, &format!("checkpoint.staged:{SLOW_MS}"))?.expect(0);
+    assert_eq!(num_beside(&folder, "step")?, [0, 0, 0]);
+    Ok(())
+}
+
+#[test]
+fn a_save_that_comes_due_waits_for_the_one_in_flight() -> Result<()> {
+    let folder = saved_in(SaveMode::Asynchronous)?;
+    folder.train_under(PAUSE_VARIABLE, &format!("checkpoint.staged:{SLOW_MS}"))?.expect(0);
+    // Four tiny steps take less time than the store: the loop waited for it.
+    assert_eq!(num_beside(&folder, "step")?, [0, 4, 0]);
+    assert_eq!(num_beside(&folder, "checkpoint.requested")?, [0, 0, 0]);
+    let end = &folder.bodies("attempt.end")?[0]["obs"]["cost"];
+    assert!(end["checkpoint_us"].as_u64() >= Some(2 * SLOW_MS * 1000), "{end}");
+    Ok(())
+}
+
+#[test]
+fn a_signal_in_every_phase_of_an_asynchronous_save_ends_the_attempt_behind_it() -> Result<()> {
+    let uninterrupted = long()?;
+    uninterrupted.train()?.expect(0);
+    for point in POINTS_OF_A_SAVE {
+        let folder = long()?;
+        let mut training = folder.start_under(PAUSE_VARIABLE, &format!("{point}:{SLOW_MS}"))?;
+        // Beside the save of step 20, which takes many steps' time.
+        training.wait_for_step(22)?.send(Signal::TERM)?;
+        training.finish()?.expect(143);
+        let kinds = folder.kinds()?;
+        assert_eq!(kinds.last(), Some(&"attempt.end"), "{point}: {kinds:?}");
+        let validated = folder.bodies("checkpoint.validated")?;
+        assert_eq!(validated.len(), folder.bodies("checkpoint.requested")?.len(), "{point}");
+        let last = &validated.last().context("saves")?["det"]["step"];
+        assert!(last.as_u64() >= Some(20), "{point}: the save of step 20 was lost");
+        let admitted = folder.bodies("candidate.admitted")?;
+        assert_eq!(admitted.last().context("a candidate")?["det"]["step"], *last, "{point}");
+        folder.train()?.expect(0).says("RESUMING run ");
+        assert!(folder.bodies("fault.observed")?.is_empty(), "{point}");
+        assert_eq!(folder.model(LONG)?, uninterrupted.model(LONG)?, "{point}");
+    }
+    Ok(())
+}
 
 #[test]
 fn a_crash_at_every_point_is_recovered_from_to_the_same_bytes() -> Result<()> {
-    let uninterrupted = RunFolder::new(|_| ())?;
+    crash_everywhere(SaveMode::Synchronous)
+}
+
+#[test]
+fn a_crash_at_every_point_of_an_asynchronous_run_is_recovered_from_too() -> Result<()> {
+    crash_everywhere(SaveMode::Asynchronous)
+}
+
+fn crash_everywhere(mode: SaveMode) -> Result<()> {
+    let uninterrupted = saved_in(mode)?;
     uninterrupted.train()?.expect(0);
     let mut num_fired = 0;
     for point in POINTS {
         for survived in 0..3 {
-            let folder = RunFolder::new(|_| ())?;
+            let folder = saved_in(mode)?;
             let crashed = folder.train_under(VARIABLE, &format!("{point}:{survived}"))?;
             if crashed.code.is_some() {
                 // The point is passed less often than that.
@@ -33,7 +157,7 @@ fn a_crash_at_every_point_is_recovered_from_to_the_same_bytes() -> Result<()> {
             assert_eq!(steps["det"]["last_step"], 8);
         }
     }
-    // 7 points; all but the selection are passed at least twice.
+    // 8 points; all but the selection are passed at least twice.
     assert!(num_fired >= 2 * POINTS.len() - 1, "{num_fired} crashes");
     Ok(())
 }

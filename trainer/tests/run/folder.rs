@@ -204,7 +204,19 @@ impl RunFolder {
 
     /// Starts the trainer and returns while it runs.
     pub fn start(&self) -> Result<Training> {
-        let mut child = self.command(&[]).spawn()?;
+        Self::spawn(self.command(&[]))
+    }
+
+    /// Starts the trainer with a variable in its environment.
+    #[cfg(feature = "failpoints")]
+    pub fn start_under(&self, name: &str, value: &str) -> Result<Training> {
+        let mut command = self.command(&[]);
+        command.env(name, value);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Result<Training> {
+        let mut child = command.spawn()?;
         let stderr = BufReader::new(child.stderr.take().context("stderr is piped")?);
         Ok(Training { child, stderr, seen: String::new() })
     }

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod asynchronous;
 mod commands;
 #[cfg(feature = "failpoints")]
 mod crash_points;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use rustix::process::Signal;
-use schemas::contract::{Device, Recovery, SaveMode};
+use schemas::contract::{Device, Recovery};
 use schemas::data::Split;
 use schemas::digest::Digest;
 
@@ -47,8 +47,6 @@ fn another_device_than_the_frozen_one_is_refused_and_writes_nothing() -> Result<
 
 #[test]
 fn what_this_trainer_does_not_execute_is_refused_by_its_pointer() -> Result<()> {
-    let folder = RunFolder::new(|contract| contract.checkpoints.mode = SaveMode::Asynchronous)?;
-    folder.train()?.expect(2).says("/checkpoints/mode");
     let folder = RunFolder::new(|contract| {
         contract.state_classes.retain(|declared| declared.class != schemas::state::StateClass::Optimizer);
     })?;

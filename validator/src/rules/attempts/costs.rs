@@ -172,7 +172,8 @@ impl Check for Totals {
             _ => {}
         }
         if let Some(running) = self.running.as_mut().filter(|_| entry.header.attempt.is_some()) {
-            running.last_us = entry.time_us;
+            // In logical order the last entry need not be the latest.
+            running.last_us = running.last_us.max(entry.time_us);
         }
     }
 

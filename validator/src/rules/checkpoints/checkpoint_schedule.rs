@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use schemas::body::Body;
-use schemas::contract::Contract;
+use schemas::contract::{Contract, SaveMode};
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -35,6 +35,7 @@ struct Schedule<'a> {
     checkpoints: Checkpoints,
     contract: &'a Contract,
     last: LastStep,
+    newest_request: Option<u64>,
     /// Requests at steps that only the last step could justify.
     unscheduled: Vec<(u64, u64)>,
 }
@@ -44,6 +45,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         checkpoints: Checkpoints::default(),
         contract: &frozen.contract,
         last: LastStep::default(),
+        newest_request: None,
         unscheduled: Vec::new(),
     })
 }
@@ -54,6 +56,9 @@ impl Check for Schedule<'_> {
             && !steps::is_due(halves.det.step, self.contract.checkpoints.every_steps, u64::MAX)
         {
             self.unscheduled.push((entry.index, halves.det.step));
+        }
+        if let Body::CheckpointRequested(halves) = &entry.body {
+            self.newest_request = Some(halves.det.step);
         }
         self.checkpoints.entry(entry);
         self.last.entry(entry);
@@ -77,7 +82,12 @@ impl Check for Schedule<'_> {
             .collect();
         let due = (0..=last_step).step_by(usize::try_from(every_steps.max(1)).unwrap_or(usize::MAX));
         let due = due.filter(|step| is_over || *step < last_step).chain(is_over.then_some(last_step));
-        for step in due.filter(|step| !validated.contains(step)).take(MAX_MISSING) {
+        // Of an unfinished run the save that training went on beside may still
+        // be in flight, or have ended the attempt.
+        let is_beside = self.contract.checkpoints.mode == SaveMode::Asynchronous && !is_over;
+        let in_flight = self.newest_request.filter(|_| is_beside);
+        let missing = due.filter(|step| !validated.contains(step) && Some(*step) != in_flight);
+        for step in missing.take(MAX_MISSING) {
             let message = format!("no validated checkpoint of step {step}");
             sink.rejected(At::place("ledger"), message, "checkpoint.validated", "no such entry");
         }

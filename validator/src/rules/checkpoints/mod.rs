@@ -9,6 +9,7 @@ mod checkpoint_stages;
 mod checkpoint_tensors;
 mod derived_state;
 pub(super) mod probes;
+mod saves_in_flight;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;
@@ -28,6 +29,7 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &checkpoint_anomalies::CheckpointAnomalies,
     &checkpoint_retention::CheckpointRetention,
     &averages::AveragesRule,
+    &saves_in_flight::SavesInFlight,
     &probes::probe_record::ProbeRecord,
     &probes::probe_reference::ProbeReference,
     &probes::resume_qualified::ResumeQualified,

@@ -39,7 +39,7 @@ impl Clock {
             }
             _ => {
                 if let Some((_, last)) = self.running.as_mut().filter(|_| entry.header.attempt.is_some()) {
-                    *last = entry.time_us;
+                    *last = (*last).max(entry.time_us);
                 }
             }
         }

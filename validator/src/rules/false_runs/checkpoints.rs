@@ -3,7 +3,7 @@
 use std::fs;
 
 use schemas::body::{Body, Kind};
-use schemas::contract::{AverageOrder, Averages, MidAccumulation, ParameterView, StoppingRule};
+use schemas::contract::{AverageOrder, Averages, MidAccumulation, ParameterView, SaveMode, StoppingRule};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -14,7 +14,7 @@ use schemas::state::{
 use super::attempts::body;
 use super::{Mutation, changed, error, warning};
 use crate::derive::state_json;
-use crate::fixture::{Fixture, RunBuilder, blake3_of, rewrite_manifest};
+use crate::fixture::{Fixture, RunBuilder, asynchronous, blake3_of, honest_run, rewrite_manifest};
 
 /// Rewrites the manifest of the last checkpoint and its digest in the entry.
 fn with_manifest(change: impl FnOnce(&mut CheckpointManifest)) -> Fixture {
@@ -111,7 +111,52 @@ fn committed_twice(fixture: &mut Fixture) {
     fixture.renumber();
 }
 
+/// An asynchronous run, with an entry of the last save but one moved behind the
+/// first entry that is chosen and follows it.
+fn moved_behind(kind: Kind, behind: fn(&Entry) -> bool) -> Fixture {
+    let mut fixture = asynchronous(honest_run());
+    let entries = &mut fixture.entries;
+    let from = entries.iter().position(|e| e.body.kind() == kind && e.header.step == Some(4)).expect("saved");
+    let entry = entries.remove(from);
+    let to = from + entries[from..].iter().position(behind).expect("there");
+    entries.insert(to + 1, entry);
+    fixture.renumber();
+    fixture
+}
+
 pub(super) const MUTATIONS: &[Mutation] = &[
+    error("GL612", "updates beside a save that a synchronous contract waits for", || {
+        let mut fixture = asynchronous(honest_run());
+        fixture.frozen.contract.checkpoints.mode = SaveMode::Synchronous;
+        fixture
+    }),
+    error("GL612", "two saves in flight", || {
+        moved_behind(Kind::CheckpointValidated, |e| e.body.kind() == Kind::CheckpointRequested)
+    }),
+    error("GL612", "an attempt that ends before its save", || {
+        changed(|f| {
+            f.drop_where(|e| e.body.kind() == Kind::CheckpointValidated && e.header.step == Some(8));
+        })
+    }),
+    error("GL612", "a candidate that did not wait for its save", || {
+        moved_behind(Kind::CheckpointValidated, |e| e.body.kind() == Kind::CandidateAdmitted)
+    }),
+    error("GL612", "a save in flight beside too many updates", || {
+        let mut fixture = asynchronous(honest_run());
+        let step = fixture.entries.iter().position(|e| e.body.kind() == Kind::Step).expect("a step");
+        let copy = fixture.entries[step].clone();
+        fixture.entries.splice(step..step, std::iter::repeat_n(copy, 10_000));
+        fixture.renumber();
+        fixture
+    }),
+    error("GL505", "an admission that waited for the next save", || {
+        moved_behind(Kind::CandidateAdmitted, |e| e.body.kind() == Kind::CheckpointRequested)
+    }),
+    error("GL504", "another model evaluated than was saved beside it", || {
+        let mut fixture = asynchronous(honest_run());
+        body!(fixture, Eval, 1, |h| h.det.model = Some(Digest::blake3([1; 32])));
+        fixture
+    }),
     error("GL602", "two checkpoints of a step by one attempt", || changed(committed_twice)),
     error("GL601", "a missing checkpoint", || {
         changed(|f| f.drop_where(|e| e.body.kind() == Kind::CheckpointValidated && e.header.step == Some(4)))

@@ -20,7 +20,7 @@ use schemas::contract::AverageOrder;
 use schemas::finding::Severity;
 use schemas::report::RuleStatus;
 
-use crate::fixture::{Fixture, RunBuilder, honest_run};
+use crate::fixture::{Fixture, RunBuilder, asynchronous, honest_run};
 use crate::rule::Rule;
 
 /// One way of making a run false.
@@ -100,6 +100,11 @@ fn honest_runs_pass_every_rule() {
         assert_eq!(fixture.check(rule("GL611")).0, RuleStatus::Passed);
     }
     check_honest(&checkpoints::with_cadence(|_, _| {}), "with state digests");
+    check_honest(&asynchronous(honest_run()), "with asynchronous saves");
+    check_honest(&asynchronous(RunBuilder::new().crash_after_step(6).build()), "that, with a crash");
+    check_honest(&asynchronous(RunBuilder::new().interrupt_after_step(7).build()), "that, interrupted");
+    check_honest(&asynchronous(attempts::with_patience()), "that, and stops by patience");
+    check_honest(&asynchronous(checkpoints::with_cadence(|_, _| {})), "that, with state digests");
     check_honest(&retention::with_retirement(|_| {}), "with a retirement");
     check_honest(&probes::probed(|_| {}), "with probes");
 }
