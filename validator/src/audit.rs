@@ -270,10 +270,15 @@ impl<'a> Pass<'a> {
             for running in &mut self.recorded {
                 running.check.entry(entry, &mut running.sink);
             }
-            let checks = &mut self.checks;
-            self.logical.take(entry, &mut |entry| follow(checks, entry));
+            self.summary.entry(entry);
             let det = context.scan.as_ref().ok().and_then(|scan| scan.det.clone());
-            self.summary.entry(entry, det.and_then(|range| row.entry.get(range)));
+            let det = det.and_then(|range| row.entry.get(range));
+            let (checks, summary) = (&mut self.checks, &mut self.summary);
+            self.logical.take(entry, &mut |given| {
+                follow(checks, given);
+                // One that was held comes without its row.
+                summary.project(given, det.filter(|_| std::ptr::eq(given, entry)));
+            });
         }
         self.frontier.append(context.leaf);
         let size = self.frontier.size();
@@ -295,8 +300,11 @@ impl<'a> Pass<'a> {
         progress: &mut dyn FnMut(Progress),
     ) -> (Evidence, Summary) {
         let num_entries = self.frontier.size();
-        let checks = &mut self.checks;
-        self.logical.end(&mut |entry| follow(checks, entry));
+        let (checks, summary) = (&mut self.checks, &mut self.summary);
+        self.logical.end(&mut |entry| {
+            follow(checks, entry);
+            summary.project(entry, None);
+        });
         let mut coverage = Sink::new(&rules::gl010_head_coverage::INFO);
         let can_verify = self.read.is_some_and(|read| read.signers.is_some());
         let run_ended = self.summary.run_ended;

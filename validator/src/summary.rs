@@ -58,12 +58,17 @@ impl Summary {
         Self { target_stream: target_stream.map(|target| target.stream.clone()), ..Self::default() }
     }
 
-    /// `det`: canonical bytes of the determined half, where the entry is canonical.
-    pub(crate) fn entry(&mut self, entry: &Entry, det: Option<&[u8]>) {
+    /// Takes the next entry of the logical order into the projection. `det`:
+    /// canonical bytes of the determined half, where they are at hand.
+    pub(crate) fn project(&mut self, entry: &Entry, det: Option<&[u8]>) {
         match det {
             Some(det) => self.projection.stored(entry, det),
             None => self.projection.entry(entry),
         }
+    }
+
+    /// Takes the next recorded entry into account, but for the projection.
+    pub(crate) fn entry(&mut self, entry: &Entry) {
         match &entry.body {
             Body::AttemptStart(halves) => {
                 self.counts.attempted += 1;
