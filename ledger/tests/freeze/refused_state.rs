@@ -66,7 +66,7 @@ fn averages() {
     );
 }
 
-fn with_plateau(changes: Value) -> [(&'static str, Value); 2] {
+fn with_plateau(changes: &Value) -> [(&'static str, Value); 2] {
     let mut shape = json!({
         "kind": "plateau", "cooldown": 0, "factor": 0.5, "floor": 0.0, "min_delta": 0.0, "patience": 1,
         "rate": 0.001, "stream": "val"
@@ -79,19 +79,19 @@ fn with_plateau(changes: Value) -> [(&'static str, Value); 2] {
 
 #[test]
 fn a_plateau() {
-    accepted(&with_plateau(json!({})));
+    accepted(&with_plateau(&json!({})));
     check(
-        &with_plateau(json!({}))[..1],
+        &with_plateau(&json!({}))[..1],
         &["/state_classes/2/not_applicable: scheduler: the reason is not true of this contract"],
     );
-    check(&with_plateau(json!({"stream": "test"})), &["/schedule/0/shape/stream: \"test\" is no stream"]);
+    check(&with_plateau(&json!({"stream": "test"})), &["/schedule/0/shape/stream: \"test\" is no stream"]);
     check(
-        &with_plateau(json!({"floor": 0.001})),
+        &with_plateau(&json!({"floor": 0.001})),
         &["/schedule/0/shape/floor: is 0.001; expected 0 to below the rate, 0.001"],
     );
     // Evaluations come every 5 of 20 steps.
     check(
-        &with_plateau(json!({"patience": 3})),
+        &with_plateau(&json!({"patience": 3})),
         &[
             "/schedule/0/shape/patience: is 3, so that the rate falls after step 20 at the earliest, and step 20 is the last",
         ],
