@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use rustix::process::Signal;
-use schemas::contract::{Device, Recovery, SaveMode};
+use schemas::contract::{Device, Recovery};
 use schemas::data::Split;
 use schemas::digest::Digest;
 
