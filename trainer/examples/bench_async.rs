@@ -54,17 +54,14 @@ fn main() -> Result<()> {
         durations[durations.len() / 2].as_secs_f64()
     };
     let (held, copied) = (median(&mut measured.held), median(&mut measured.copied));
-    writeln!(
-        std::io::stdout(),
-        "{}",
-        serde_json::json!({
-            "copied_ms": copied * 1e3,
-            "held_ms": held * 1e3,
-            "num_bytes": measured.num_bytes,
-            "num_rounds": num_rounds,
-            "ratio": held / copied,
-        })
-    )?;
+    let result = serde_json::json!({
+        "copied_ms": copied * 1e3,
+        "held_ms": held * 1e3,
+        "num_bytes": measured.num_bytes,
+        "num_rounds": num_rounds,
+        "ratio": held / copied,
+    });
+    writeln!(std::io::stdout(), "{result}")?;
     Ok(())
 }
 
