@@ -81,6 +81,9 @@ impl EpochOrder {
     /// examples. Rounds wait for each other, and those of several positions do not.
     #[must_use]
     pub fn examples(&self, positions: [u64; LANES]) -> [u64; LANES] {
+        if self.listed.is_some() {
+            return positions.map(|position| self.example(position));
+        }
         let mut values = self.passes(positions);
         for value in &mut values {
             while *value >= self.num_examples {
@@ -246,16 +249,24 @@ mod tests {
     #[test]
     fn ranges_visit_what_single_positions_give() {
         for num_examples in [1, 2, 3, 10, 13, 64] {
-            let mut order = Order::new("train", 7, num_examples);
-            for (first, count) in [(0, 0), (0, 1), (5, 3), (0, 40), (9, 8), (63, 66), (1 << 40, 9)] {
-                let mut visited = Vec::new();
-                order.for_each(first..first + count, |example| visited.push(example)).expect("examples");
-                let expected: Vec<u64> = (first..first + count).filter_map(|at| order.global(at)).collect();
-                assert_eq!(visited.len() as u64, count);
-                assert_eq!(visited, expected, "{count} from {first} of {num_examples}");
+            for buffer in [None, Some(3)] {
+                let mut order = Order { buffer, ..Order::new("train", 7, num_examples) };
+                for (first, count) in [(0, 0), (0, 1), (5, 3), (0, 40), (9, 8), (63, 66), (1 << 40, 9)] {
+                    let mut visited = Vec::new();
+                    order.for_each(first..first + count, |example| visited.push(example)).expect("examples");
+                    let expected: Vec<u64> =
+                        (first..first + count).filter_map(|at| order.global(at)).collect();
+                    assert_eq!(visited.len() as u64, count);
+                    assert_eq!(visited, expected, "{count} from {first} of {num_examples}");
+                }
             }
         }
         assert_eq!(Order::new("train", 7, 0).for_each(0..1, |_| panic!("there is nothing")), None);
+        let listed = |buffer| {
+            let mut order = Order { buffer, ..Order::new("train", 7, 13) };
+            (0..13).filter_map(|at| order.global(at)).collect::<Vec<_>>()
+        };
+        assert_ne!(listed(None), listed(Some(3)));
         let mut order = Order::new("train", 7, u64::MAX);
         let mut num_visited = 0;
         order.for_each(u64::MAX - 3..u64::MAX, |_| num_visited += 1).expect("examples");
