@@ -8,6 +8,7 @@
 //! out but a crash writes `attempt.end`.
 
 pub mod attempt;
+mod calendar;
 pub mod conclude;
 pub mod costs;
 pub mod error;

@@ -17,10 +17,9 @@ use std::time::{Duration, Instant};
 
 use ledger::FrozenContract;
 use schemas::body::{
-    Body, CandidateAdmittedDet, CandidateObs, Counters, Credit, EvalDet, EvalObs, Halves, Outcome, StepDet,
-    StepObs,
+    Body, CandidateAdmittedDet, CandidateObs, Credit, EvalDet, EvalObs, Halves, Outcome, StepDet, StepObs,
 };
-use schemas::contract::{CandidateFamily, CompilerPlan, Contract, EvaluationStream, SaveMode, StoppingRule};
+use schemas::contract::{CompilerPlan, Contract, EvaluationStream, SaveMode};
 use schemas::digest::Digest;
 use schemas::ids::CandidateId;
 use schemas::number::Float;
@@ -31,6 +30,7 @@ use crate::state::registry::{self, Source};
 use crate::state::{Derivation, SelectionTracker};
 
 use super::attempt::Attempt;
+use super::calendar;
 use super::costs::{self, micros};
 use super::error::RunError;
 use super::failpoint;
@@ -196,7 +196,7 @@ impl<'a> Training<'a> {
         let resumed = resume.checkpoint.as_ref().map(Saved::from_located).transpose()?;
         let of_averages = if contract.averages.is_some() { BYTES_PER_AVERAGE } else { 0 };
         let initial_bytes = context.num_parameters * (BYTES_PER_PARAMETER + of_averages);
-        attempt.console.start_steps(step, last_step_bound(contract));
+        attempt.console.start_steps(step, calendar::last_step_bound(contract));
         let is_asynchronous = contract.checkpoints.mode == SaveMode::Asynchronous;
         Ok(Self {
             candidates: surviving_candidates(context.history, step),
@@ -273,7 +273,7 @@ impl<'a> Training<'a> {
         let is_known =
             self.candidates.get(&due.step).is_some_and(|known| known.checkpoint == saved.checkpoint);
         if let Some(value) = due.value
-            && is_of_family(contract, due.step, due.is_last)
+            && calendar::is_of_family(contract, due.step, due.is_last)
             && !is_known
         {
             let candidate = admit(attempt, due.step, saved, value)?;
@@ -291,7 +291,7 @@ impl<'a> Training<'a> {
         // ------------------------------------------------------- Record update
         // A step that carries state digests is recorded after its evaluations,
         // because the selection state is part of the state.
-        let has_digests = self.pending.is_some() && is_digest_step(contract, step);
+        let has_digests = self.pending.is_some() && calendar::is_digest_step(contract, step);
         if let Some(update) =
             self.pending.as_ref().filter(|update| check_finite(step, &update.outcome).is_err())
         {
@@ -326,7 +326,7 @@ impl<'a> Training<'a> {
         // ---------------------------------------------------------------- Stop
         // Not the totals: they read /proc, which costs more than the record of a step.
         let wall_us = history.cost().wall_us + micros(attempt.costs.wall());
-        let stop = stop(contract, step, engine.counters(), &self.selection, wall_us);
+        let stop = calendar::stop(contract, step, engine.counters(), &self.selection, wall_us);
         if stop.is_some() && !streams.iter().all(is_known) {
             // Where the clock makes a resume point the last step, its state
             // gains evaluations and is saved again.
@@ -456,59 +456,6 @@ fn surviving_candidates(history: &History, step: u64) -> BTreeMap<u64, PastCandi
     standing.map(|candidate| (candidate.det.step, candidate)).collect()
 }
 
-/// The step that the run ends at unless something ends it earlier.
-fn last_step_bound(contract: &Contract) -> u64 {
-    let by_rule = match contract.stopping {
-        StoppingRule::AtStep { step } => step,
-        StoppingRule::Patience { max_step, .. } => max_step,
-    };
-    by_rule.min(contract.budget.max_steps)
-}
-
-fn is_digest_step(contract: &Contract, step: u64) -> bool {
-    contract.state_digest_every_steps.is_some_and(|every| every > 0 && step.is_multiple_of(every))
-}
-
-/// Whether, and why, a step is the last (`docs/FORMAT.md`, "Stopping").
-/// `wall_us` is that of all attempts together.
-fn stop(
-    contract: &Contract,
-    step: u64,
-    counters: Counters,
-    selection: &SelectionTracker,
-    wall_us: u64,
-) -> Option<(Outcome, String)> {
-    if step == 0 {
-        return None;
-    }
-    let completed = |reason: String| Some((Outcome::Completed, reason));
-    let exhausted = |reason: String| Some((Outcome::BudgetExhausted, reason));
-    match &contract.stopping {
-        StoppingRule::AtStep { step: last } if step >= *last => {
-            return completed(format!("the stopping rule ends the run at step {last}"));
-        }
-        StoppingRule::Patience { stream, patience, .. } if selection.is_exhausted() => {
-            return completed(format!("{stream} did not improve for {patience} evaluations"));
-        }
-        StoppingRule::Patience { max_step, .. } if step >= *max_step => {
-            return completed(format!("the stopping rule ends the run at step {max_step} at the latest"));
-        }
-        _ => {}
-    }
-    let budget = &contract.budget;
-    if step >= budget.max_steps {
-        return exhausted(format!("the budget of {} steps is used", budget.max_steps));
-    }
-    if let Some(max_tokens) = budget.max_tokens.filter(|max_tokens| counters.tokens >= *max_tokens) {
-        return exhausted(format!("{} of {max_tokens} tokens are used", counters.tokens));
-    }
-    let max_wall_s = budget.max_wall_s?;
-    if wall_us < max_wall_s.saturating_mul(1_000_000) {
-        return None;
-    }
-    exhausted(format!("{:.1} of {max_wall_s} s are used", Duration::from_micros(wall_us).as_secs_f64()))
-}
-
 /// Loss and gradient norm have to be finite: the contract has no permission to
 /// go on otherwise.
 fn check_finite(step: u64, outcome: &StepOutcome) -> Result<(), RunError> {
@@ -600,14 +547,6 @@ fn record_evaluation(
     attempt.console.note(&format!("eval {step:>6}  {} {:.4}", stream.name, outcome.value));
     let obs = EvalObs { duration_us: micros(evaluation.duration) };
     attempt.record(step, Body::Eval(Box::new(Halves { det, obs })))
-}
-
-/// Whether the checkpoint of an evaluated step becomes a candidate.
-fn is_of_family(contract: &Contract, step: u64, is_last: bool) -> bool {
-    match contract.selection.family {
-        CandidateFamily::EveryEvaluatedCheckpoint => step > 0,
-        CandidateFamily::FinalOnly => is_last,
-    }
 }
 
 fn admit(attempt: &mut Attempt, step: u64, saved: &Saved, value: f64) -> Result<PastCandidate, RunError> {
