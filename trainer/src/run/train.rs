@@ -19,7 +19,7 @@ use ledger::FrozenContract;
 use schemas::body::{
     Body, CandidateAdmittedDet, CandidateObs, Credit, EvalDet, EvalObs, Halves, Outcome, StepDet, StepObs,
 };
-use schemas::contract::{CompilerPlan, Contract, EvaluationStream, SaveMode};
+use schemas::contract::{CompilerPlan, EvaluationStream, SaveMode};
 use schemas::digest::Digest;
 use schemas::ids::CandidateId;
 use schemas::number::Float;
