@@ -275,9 +275,10 @@ impl<'a> Pass<'a> {
             let det = det.and_then(|range| row.entry.get(range));
             let (checks, summary) = (&mut self.checks, &mut self.summary);
             self.logical.take(entry, &mut |given| {
-                follow(checks, given);
                 // One that was held comes without its row.
-                summary.project(given, det.filter(|_| std::ptr::eq(given, entry)));
+                let det = det.filter(|_| std::ptr::eq(given, entry));
+                follow(checks, given, det);
+                summary.project(given, det);
             });
         }
         self.frontier.append(context.leaf);
@@ -302,7 +303,7 @@ impl<'a> Pass<'a> {
         let num_entries = self.frontier.size();
         let (checks, summary) = (&mut self.checks, &mut self.summary);
         self.logical.end(&mut |entry| {
-            follow(checks, entry);
+            follow(checks, entry, None);
             summary.project(entry, None);
         });
         let mut coverage = Sink::new(&rules::gl010_head_coverage::INFO);
@@ -331,9 +332,9 @@ impl<'a> Pass<'a> {
     }
 }
 
-fn follow(checks: &mut [Running<dyn Check + '_>], entry: &Entry) {
+fn follow(checks: &mut [Running<dyn Check + '_>], entry: &Entry, det: Option<&[u8]>) {
     for running in checks {
-        running.check.entry(entry, &mut running.sink);
+        running.check.entry_with_det(entry, det, &mut running.sink);
     }
 }
 

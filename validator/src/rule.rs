@@ -60,6 +60,12 @@ pub trait Check {
     /// recording, as its rule says.
     fn entry(&mut self, entry: &Entry, sink: &mut Sink);
 
+    /// The same with the stored bytes of the entry's determined half, where they
+    /// are at hand: for a check that hashes them.
+    fn entry_with_det(&mut self, entry: &Entry, _det: Option<&[u8]>, sink: &mut Sink) {
+        self.entry(entry, sink);
+    }
+
     /// Sees what is beside the entries, after the last of them.
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome;
 }

@@ -27,8 +27,9 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Takes one entry into account.
-    pub fn entry(&mut self, entry: &Entry) {
+    /// Takes one entry into account. `det` is its determined half as it is
+    /// stored; it is written again where that is not at hand.
+    pub fn entry(&mut self, entry: &Entry, det: Option<&[u8]>) {
         let stream = match &entry.body {
             Body::AttemptStart(halves) => return self.rewind(halves.det.from_step),
             Body::CheckpointDurablyCommitted(halves) => {
@@ -43,8 +44,13 @@ impl Replay {
         let step = entry.header.step.unwrap_or(0);
         self.advance(step);
         let kind = entry.body.kind();
-        let det = entry.body.det_json().unwrap_or_default();
-        self.lines.insert((kind, stream), format!("{} {step} {det}\n", kind.name()).into_bytes());
+        let mut line = format!("{} {step} ", kind.name()).into_bytes();
+        match det {
+            Some(det) => line.extend_from_slice(det),
+            None => line.extend_from_slice(entry.body.det_json().unwrap_or_default().as_bytes()),
+        }
+        line.push(b'\n');
+        self.lines.insert((kind, stream), line);
     }
 
     /// Over every line up to a saved step; `None` where no checkpoint of it was
@@ -78,8 +84,12 @@ mod tests {
     use crate::fixture::{RunBuilder, honest_run};
 
     fn up_to(entries: &[Entry], step: u64) -> Option<Digest> {
-        let mut replay = Replay::default();
-        entries.iter().for_each(|entry| replay.entry(entry));
+        let (mut replay, mut of_bytes) = (Replay::default(), Replay::default());
+        for entry in entries {
+            replay.entry(entry, None);
+            of_bytes.entry(entry, entry.body.det_json().ok().as_deref().map(str::as_bytes));
+        }
+        assert_eq!(replay.up_to(step), of_bytes.up_to(step));
         replay.up_to(step)
     }
 

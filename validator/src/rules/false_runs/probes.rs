@@ -92,7 +92,7 @@ fn probe(fixture: &mut Fixture, withheld: &[StateClass], inert: Option<InertReas
     let distances = classes.into_iter().map(|class| class_distance(class, !differs(class))).collect();
     let record = |record| RecordDistance { distance: EQUAL, equal: true, record };
     let mut replay = Replay::default();
-    fixture.entries.iter().for_each(|entry| replay.entry(entry));
+    fixture.entries.iter().for_each(|entry| replay.entry(entry, None));
     let committed = fixture.entries.iter().find_map(|entry| match &entry.body {
         Body::CheckpointDurablyCommitted(halves) if halves.det.step == STEP => {
             Some(halves.det.classes.clone())

@@ -88,11 +88,15 @@ impl References {
 
 impl Check for References {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
+        self.entry_with_det(entry, None, sink);
+    }
+
+    fn entry_with_det(&mut self, entry: &Entry, det: Option<&[u8]>, sink: &mut Sink) {
         if let Body::ProbeResult(halves) = &entry.body {
             self.check(entry.index, &halves.obs.checkpoint, &halves.det, sink);
         }
         self.checkpoints.entry(entry);
-        self.replay.entry(entry);
+        self.replay.entry(entry, det);
     }
 
     fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
