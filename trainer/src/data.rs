@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use schemas::data::{DataManifest, ExampleRecord, Split};
 use schemas::digest::Digest;
@@ -76,12 +77,13 @@ struct ShardFile {
 }
 
 /// The examples of a split.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ExampleSource {
     split: Split,
     /// By index in the manifest; only shards of the split are opened.
-    shards: Vec<Option<ShardFile>>,
-    records: Vec<ExampleRecord>,
+    /// Reads name their offset, so that copies share the open files.
+    shards: Vec<Option<Arc<ShardFile>>>,
+    records: Arc<Vec<ExampleRecord>>,
 }
 
 impl ExampleSource {
@@ -116,14 +118,14 @@ impl ExampleSource {
             if actual != shard.num_bytes {
                 return Err(DataError::Size { path, expected: shard.num_bytes, actual });
             }
-            shards.push(Some(ShardFile { path, file }));
+            shards.push(Some(Arc::new(ShardFile { path, file })));
         }
         for (index, record) in (0..).zip(&records) {
             if let Err(reason) = check_record(record, manifest, split, context_length) {
                 return Err(DataError::Record { split: split.name(), record: index, reason });
             }
         }
-        Ok(Self { split, shards, records })
+        Ok(Self { split, shards, records: Arc::new(records) })
     }
 
     /// Number of examples.
@@ -157,7 +159,7 @@ impl ExampleSource {
     /// ones, or there is no such example.
     pub fn read(&self, example: u64, buffer: &mut Vec<u8>) -> Result<ExampleRecord, DataError> {
         let record = *self.record(example)?;
-        let shard = self.shards.get(record.shard as usize).and_then(Option::as_ref);
+        let shard = self.shards.get(record.shard as usize).and_then(Option::as_deref);
         let ShardFile { path, file } = shard.ok_or_else(|| DataError::Record {
             split: self.split.name(),
             record: example,

@@ -53,6 +53,11 @@ impl ShuffleBuffer {
         &self.state
     }
 
+    /// Draws by another seed from here on; what is in the buffer stays.
+    pub fn rekey(&mut self, stream: &str, seed: u64) {
+        self.key = key(&format!("order:{stream}"), seed);
+    }
+
     /// Draws the next example.
     #[allow(clippy::cast_possible_truncation, reason = "words of a counter, and a place below the length")]
     pub fn draw(&mut self) -> u64 {

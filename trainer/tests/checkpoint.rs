@@ -194,6 +194,7 @@ fn restored(
         counters: Counters::default(),
         selection: SelectionTracker::new(&saved.fixture.contract).context("there is a stream")?,
         step: 0,
+        unqualified: None,
         unusable: Vec::new(),
     };
     let mut engine = saved.fixture.engine(saved.temporary.path())?;

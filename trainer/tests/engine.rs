@@ -307,3 +307,37 @@ fn contracts_that_are_not_executed_are_refused() -> Result<()> {
     with_shape(&|shape| shape.vocab_size = 100, "vocab_size")?;
     Ok(())
 }
+
+/// What an update changes is shared with no clone, in neither direction.
+#[test]
+fn a_clone_goes_on_by_itself() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut fixture = Fixture::write(folder.path(), &decoder(), 4, 2)?;
+    fixture.contract.averages = Some(schemas::contract::Averages {
+        decay: 0.9,
+        first_step: 1,
+        order: schemas::contract::AverageOrder::AfterUpdate,
+    });
+    let mut engine = fixture.engine(folder.path())?;
+    steps(&mut engine, 3)?;
+    let before = engine.capture()?;
+    let mut fork = engine.clone();
+    let mut varied = engine.clone();
+    assert_eq!(fork.capture()?, before);
+    let ahead = steps(&mut fork, 3)?;
+    assert!(distance(&fork.capture()?, &before) > 0.0, "the clone moved");
+    assert_eq!(engine.capture()?, before, "and the engine did not");
+    assert_eq!(engine.step_number(), 3);
+
+    // By another seed it draws other examples; by its own the same.
+    let varies = [schemas::contract::VariedDraws::DataOrder, schemas::contract::VariedDraws::Dropout];
+    let mut same = engine.clone();
+    same.vary(&fixture.contract, &varies[..1], fixture.contract.seeds.data_order.0);
+    assert_eq!(steps(&mut same, 3)?, ahead);
+    varied.vary(&fixture.contract, &varies, 99);
+    let varied = steps(&mut varied, 3)?;
+    assert_ne!(varied[0].draws[0].ids, ahead[0].draws[0].ids);
+    assert_eq!(varied[0].draws[0].ranges, ahead[0].draws[0].ranges, "the cursor stays");
+    assert_eq!(steps(&mut engine, 3)?, ahead);
+    Ok(())
+}

@@ -1,9 +1,7 @@
 //! How the contract is executed: code, environment, plan, numerics, topology,
 //! floors, faults, durability, credit, resume.
 
-use schemas::contract::{
-    Architecture, Contract, CreditRule, Dtype, EquivalenceClass, LossScaler, Recovery, Tolerance,
-};
+use schemas::contract::{Architecture, Contract, CreditRule, Dtype, EquivalenceClass, LossScaler, Tolerance};
 use schemas::digest::Algorithm;
 
 use super::model::least_memory_bytes;
@@ -170,11 +168,16 @@ fn check_resume(contract: &Contract, problems: &mut Problems) {
         "a resumed run cannot be closer to an uninterrupted one than two uninterrupted ones are",
     );
     match (resume.class, &resume.tolerance) {
-        (EquivalenceClass::Bitwise, None) => {}
+        (EquivalenceClass::Bitwise | EquivalenceClass::Statistical, None) => {}
         (EquivalenceClass::Bitwise, Some(_)) => problems.add(
             "/resume/tolerance",
             "is given, and the class is bitwise",
             "bytes are equal or not; set the tolerance to null",
+        ),
+        (EquivalenceClass::Statistical, Some(_)) => problems.add(
+            "/resume/tolerance",
+            "is given, and the class is statistical",
+            "it is judged by /resume/test alone; set the tolerance to null",
         ),
         (EquivalenceClass::OperationOrderBounded, None) => problems.add(
             "/resume/tolerance",
@@ -182,12 +185,8 @@ fn check_resume(contract: &Contract, problems: &mut Problems) {
             "freeze the bounds: max_absolute and max_relative",
         ),
         (EquivalenceClass::OperationOrderBounded, Some(tolerance)) => check_tolerance(tolerance, problems),
-        (EquivalenceClass::Statistical, _) => problems.add(
-            "/resume/class",
-            "is \"statistical\"; expected \"bitwise\" or \"operation_order_bounded\"",
-            "this edition has no place to name the test in advance",
-        ),
     }
+    super::equivalence::check(contract, problems);
 }
 
 fn check_tolerance(tolerance: &Tolerance, problems: &mut Problems) {
@@ -233,11 +232,5 @@ fn check_faults(contract: &Contract, problems: &mut Problems) {
         "/faults/plan",
         format!("plans {} faults; expected []", contract.faults.plan.len()),
         "the trainer of this edition injects no faults into itself",
-    );
-    problems.require(
-        contract.faults.recovery != Recovery::RestartFromLastQualified,
-        "/faults/recovery",
-        "is \"restart_from_last_qualified\"; expected \"restart_from_last_validated\" or \"refuse\"",
-        "the trainer of this edition goes on from validated checkpoints; probes follow an attempt and do not interrupt it",
     );
 }

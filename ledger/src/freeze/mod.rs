@@ -15,6 +15,7 @@ mod card;
 mod data;
 mod date;
 mod document;
+mod equivalence;
 mod execution;
 mod files;
 mod keep;

@@ -5,6 +5,7 @@
 mod fixture;
 mod honest;
 mod refused_content;
+mod refused_equivalence;
 mod refused_files;
 mod refused_retention;
 mod refused_state;

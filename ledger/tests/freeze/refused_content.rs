@@ -354,7 +354,6 @@ fn resume_tolerances_that_nothing_exceeds() {
     check_pointers(&[("/resume", bounded(1e300, 1e-6))], &["/resume/tolerance/max_absolute"]);
     check_pointers(&[("/resume", bounded(-1e-6, 1e-6))], &["/resume/tolerance/max_absolute"]);
     check("/resume", bounded(0.0, 0.0), &["/resume/tolerance: both bounds are 0, which is equality"]);
-    check_pointers(&[("/resume", json!({"class": "statistical", "tolerance": null}))], &["/resume/class"]);
     check(
         "/numerics/determinism",
         json!("operation_order_bounded"),
@@ -414,7 +413,6 @@ fn what_the_trainer_of_this_edition_does_not_do() {
     let fault =
         json!({"fault": "worker_loss", "phase": "before_forward", "seed": "1", "step": 3, "worker": null});
     check("/faults/plan", json!([fault]), &["/faults/plan: plans 1 faults; expected []"]);
-    check_pointers(&[("/faults/recovery", json!("restart_from_last_qualified"))], &["/faults/recovery"]);
     check_pointers(&[("/floors/free_disk_bytes", json!(1_u64 << 51))], &["/floors/free_disk_bytes"]);
     check_pointers(&[("/floors/free_memory_bytes", json!(1_u64 << 51))], &["/floors/free_memory_bytes"]);
     check_pointers(&[("/durability/max_unsynced_ms", json!(0))], &["/durability/max_unsynced_ms"]);

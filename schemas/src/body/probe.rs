@@ -1,13 +1,13 @@
 //! Resume probes: a checkpoint is continued in a fresh process and compared
 //! with a separately executed, uninterrupted trajectory.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::ExecutedPlan;
 use crate::contract::{Code, EquivalenceClass};
 use crate::digest::Digest;
 use crate::ids::CheckpointId;
-use crate::number::Float;
+use crate::number::{DecimalU64, Float};
 use crate::state::{StateClass, StateDigest};
 
 /// `probe.start`, determined half.
@@ -165,6 +165,38 @@ pub struct ReplayedRun {
     pub records: Digest,
 }
 
+/// One continuation from the checkpoint by a seed of the contract's
+/// equivalence test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Continuation {
+    /// SHA-256 over the lines `<step> <ids of its draw>\n` of its updates.
+    pub ids: Digest,
+    /// The test's metric.
+    pub value: Float,
+}
+
+/// Two continuations by one seed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SeedPair {
+    /// Of the state that the uninterrupted trajectory had at the checkpoint's
+    /// step.
+    pub reference: Continuation,
+    /// Of the state that was restored.
+    pub resumed: Continuation,
+    /// The seed.
+    pub seed: DecimalU64,
+}
+
+/// A list that is left out when it is empty has that one form.
+fn not_empty<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() { Err(de::Error::custom("an empty list is left out")) } else { Ok(list) }
+}
+
 /// `probe.result`, determined half: raw distances, from which the validator
 /// derives the verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,6 +216,10 @@ pub struct ProbeResultDet {
     pub records: Vec<RecordDistance>,
     /// What the uninterrupted trajectory was before.
     pub reference: ReplayedRun,
+    /// Continuations by each seed of the contract's equivalence test, in its
+    /// order; left out where the contract's class is not `statistical`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "not_empty")]
+    pub samples: Vec<SeedPair>,
     /// Step that it resumed from.
     pub step: u64,
     /// As in `probe.start`.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::EquivalenceClass;
 use crate::digest::Digest;
 use crate::number::DecimalU64;
 
@@ -229,42 +230,6 @@ pub enum Recovery {
     RestartFromLastQualified,
     /// The run ends.
     Refuse,
-}
-
-/// How strong a claim of sameness is. A weaker class never replaces a stronger
-/// one after the fact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum EquivalenceClass {
-    /// The same bytes.
-    Bitwise,
-    /// The same ids; distances within frozen bounds.
-    OperationOrderBounded,
-    /// The same coverage; a test named in advance over repeated seeds.
-    Statistical,
-}
-
-/// How a resumed run is compared with an uninterrupted one.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ResumeEquivalence {
-    /// The class that is claimed.
-    pub class: EquivalenceClass,
-    /// Bounds; null for `bitwise`.
-    pub tolerance: Option<Tolerance>,
-}
-
-/// Bounds of an order-bounded claim.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Tolerance {
-    /// Largest absolute difference of any element.
-    pub max_absolute: f64,
-    /// Largest relative difference of any element.
-    pub max_relative: f64,
 }
 
 /// How much a crash may lose: entries are made durable at the first of these.

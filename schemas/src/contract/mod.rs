@@ -6,6 +6,7 @@
 //! so that the frozen form is complete and says nothing that it does not bind.
 
 mod authority;
+mod equivalence;
 mod execution;
 mod model;
 mod schedule;
@@ -14,6 +15,7 @@ mod stateful;
 use serde::{Deserialize, Serialize};
 
 pub use authority::*;
+pub use equivalence::*;
 pub use execution::*;
 pub use model::*;
 pub use schedule::*;

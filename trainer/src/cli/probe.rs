@@ -24,9 +24,10 @@ pub(super) struct ProbeArguments {
     /// The checkpoint, as `ledger show` names it: `s00000100-a1`.
     #[arg(long, value_name = "ID")]
     checkpoint: String,
-    /// Updates after the checkpoint; 2 or more.
-    #[arg(long, value_name = "K", default_value_t = 4)]
-    steps: u64,
+    /// Updates after the checkpoint; 2 or more [default: those of the contract's
+    /// equivalence test, else 4].
+    #[arg(long, value_name = "K")]
+    steps: Option<u64>,
     /// Make one control only: leave this state class at its initial value.
     #[arg(long, value_name = "CLASS", value_parser = state_class, conflicts_with = "controls")]
     withhold: Option<StateClass>,

@@ -51,7 +51,8 @@ pub(super) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
     let (frozen, history) = (&opened.frozen, &opened.history);
     let state = resume::decide(frozen, history, &opened.folder).map_err(RunError::from)?;
     let last_step = history.attempts.iter().map(|past| past.last_step).max().unwrap_or(0);
-    let refused = state.check_restart(history, false).err().map(|refusal| error::chain(&refusal));
+    let refused =
+        state.check_restart(&frozen.contract, history, false).err().map(|refusal| error::chain(&refusal));
     let explanation = Explanation {
         attempt: history.next_attempt().0,
         checkpoint: state.checkpoint.as_ref().map(|located| located.record.checkpoint.clone()),
@@ -95,9 +96,14 @@ fn unusable(opened: &OpenedRun, state: &ResumeState) -> Vec<Unusable> {
         },
         step: fact.step,
     });
+    let unqualified = state.unqualified.iter().filter_map(|checkpoint| {
+        let step = opened.history.checkpoints.get(checkpoint)?.step;
+        let reason = "it is validated, and not resume-qualified".to_owned();
+        Some(Unusable { checkpoint: checkpoint.clone(), reason, step })
+    });
     let is_newer = |step| state.checkpoint.is_none() || step >= state.step;
     let mut all: Vec<Unusable> =
-        by_bytes.chain(by_record).filter(|unusable| is_newer(unusable.step)).collect();
+        by_bytes.chain(by_record).chain(unqualified).filter(|unusable| is_newer(unusable.step)).collect();
     all.sort_by(|a, b| (b.step, &b.checkpoint).cmp(&(a.step, &a.checkpoint)));
     all
 }

@@ -17,6 +17,7 @@
 pub mod check;
 pub mod gradients;
 pub mod state;
+mod vary;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -135,15 +136,16 @@ pub struct StepOutcome {
 }
 
 /// A trainable parameter's update state.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Slot {
     path: String,
     group: usize,
     moments: Moments,
 }
 
-/// Parameters, optimizer state and position of a run.
-#[derive(Debug)]
+/// Parameters, optimizer state and position of a run. A clone goes on by
+/// itself: nothing that an update changes is shared.
+#[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) decoder: Decoder,
     pub(crate) device: OpenDevice,

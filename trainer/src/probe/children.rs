@@ -20,13 +20,14 @@ pub const SUBCOMMAND: &str = "trajectory";
 const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// Runs a trajectory to its end. `against` is the reference's folder, for a
-/// resumed one.
+/// resumed one. Both numbers are given: updates behind the checkpoint, and
+/// threads.
 ///
 /// # Errors
 /// When it does not end well, or a signal came; then the child was ended too.
 pub fn trajectory(
     options: &ProbeOptions,
-    num_threads: u32,
+    (num_steps, num_threads): (u64, u32),
     output: &Path,
     against: Option<&Path>,
     withheld: &[StateClass],
@@ -37,7 +38,7 @@ pub fn trajectory(
     let mut command = Command::new(program);
     command.arg(SUBCOMMAND).arg("--ledger").arg(&options.ledger).arg("--output").arg(output);
     command.args(["--checkpoint", options.checkpoint.as_str()]);
-    command.args(["--steps", &options.num_steps.to_string(), "--threads", &num_threads.to_string()]);
+    command.args(["--steps", &num_steps.to_string(), "--threads", &num_threads.to_string()]);
     if let Some(data) = &options.data {
         command.arg("--data").arg(data);
     }

@@ -4,7 +4,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use schemas::contract::EquivalenceClass;
 use schemas::ids::CheckpointId;
 use schemas::state::StateClass;
 
@@ -44,13 +43,32 @@ pub enum ProbeError {
         /// What differs.
         source: Box<CheckpointError>,
     },
-    /// The contract's class is not one that is probed.
+    /// The contract's class is judged by a test, and it names none.
+    #[error("/resume/class is \"statistical\", and /resume/test is missing")]
+    NoTest,
+    /// Another number of updates than the frozen test's.
     #[error(
-        "/resume/class: a probe judges bitwise and operation_order_bounded, and the contract claims {class:?}"
+        "{asked} updates: the contract's equivalence test runs {frozen}, and a frozen test is not changed"
     )]
-    Class {
-        /// The contract's.
-        class: EquivalenceClass,
+    FrozenSteps {
+        /// What was asked for.
+        asked: u64,
+        /// `/resume/test/num_steps`.
+        frozen: u64,
+    },
+    /// The scratch folder's file system is too small. Nothing was started.
+    #[error(
+        "{}: the probe may need {needed} bytes for states while they are compared, and {available} are free; nothing \
+         was started",
+        path.display()
+    )]
+    NoRoom {
+        /// Bytes free to this user.
+        available: u64,
+        /// Bytes that the states of two trajectories take.
+        needed: u64,
+        /// The scratch folder.
+        path: PathBuf,
     },
     /// A class that is not in the contract's checkpoints.
     #[error(
@@ -132,7 +150,11 @@ impl ProbeError {
                 Some("`ledger show run.db` lists the checkpoints of a run and their stages")
             }
             Self::Bytes { .. } => Some("restore the folder from a copy, or probe another checkpoint"),
-            Self::Class { .. } => Some("freeze a contract with one of these classes"),
+            Self::NoTest => Some("freeze a contract that names its test in advance"),
+            Self::FrozenSteps { .. } => Some("leave out `--steps`"),
+            Self::NoRoom { .. } => {
+                Some("`--scratch DIR` names a folder with room; fewer `--steps` need less of it")
+            }
             Self::NotCaptured { .. } => Some("leave out `--withhold` to withhold everything but the model"),
             Self::NumSteps { .. } => Some("choose `--steps` within these bounds"),
             Self::NotRefused { .. } => Some("this is a fault of the trainer; report it with the contract"),

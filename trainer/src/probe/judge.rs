@@ -7,6 +7,8 @@ use schemas::contract::{Contract, EquivalenceClass, ScheduleShape, StoppingRule}
 use schemas::state::StateClass;
 use serde::Serialize;
 
+use super::statistical;
+
 /// What a probe or a control came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -32,6 +34,9 @@ fn is_within(distance: &Distance, equal: bool, contract: &Contract) -> bool {
 /// Whether everything is within the contract's class: ids and counters exactly,
 /// numbers within its bounds.
 fn is_met(det: &ProbeResultDet, contract: &Contract, ignored: &[StateClass]) -> bool {
+    if contract.resume.class == EquivalenceClass::Statistical {
+        return statistical::is_met(det, contract, ignored);
+    }
     let records = det.records.iter().all(|record| match record.record {
         RecordField::Counters | RecordField::Draws | RecordField::Stop => record.equal,
         RecordField::Credit | RecordField::Evaluations | RecordField::Updates => {
@@ -55,9 +60,13 @@ pub fn verdict(det: &ProbeResultDet, contract: &Contract) -> Verdict {
 }
 
 /// Whether a control shows that a probe can fail: something that was not
-/// withheld itself is beyond the contract's class.
+/// withheld itself is beyond the contract's class. In the class `statistical`
+/// that other examples were drawn is not enough: the test itself has to fail.
 #[must_use]
 pub fn is_control(det: &ProbeResultDet, contract: &Contract) -> bool {
+    if let Some(equivalence) = statistical::outcome(det, contract) {
+        return !det.withheld.is_empty() && equivalence.is_apart();
+    }
     !det.withheld.is_empty() && !is_met(det, contract, &det.withheld)
 }
 
@@ -71,14 +80,30 @@ pub fn inert(det: &ProbeResultDet, contract: &Contract, equals_initial: bool) ->
         ([], _) => None,
         (_, true) if equals_initial => Some(InertReason::EqualsInitial),
         ([StateClass::Scheduler], true) if !has_plateau(contract) => Some(InertReason::FunctionOfStep),
+        // A test of numbers passes by what was withheld itself.
+        ([StateClass::SelectionState], true) if !is_withheld_equal(det) => {
+            (!is_patient(contract)).then_some(InertReason::DecidesNothing)
+        }
         ([StateClass::SelectionState], true) => Some(InertReason::ReplacedByEvaluation),
         ([StateClass::SelectionState], false)
-            if !matches!(contract.stopping, StoppingRule::Patience { .. }) && !is_control(det, contract) =>
+            if !is_patient(contract)
+                && contract.resume.class != EquivalenceClass::Statistical
+                && !is_control(det, contract) =>
         {
             Some(InertReason::DecidesNothing)
         }
         _ => None,
     }
+}
+
+/// Whether what was withheld came to the same as with it.
+fn is_withheld_equal(det: &ProbeResultDet) -> bool {
+    let mut classes = det.distances.iter().filter(|class| det.withheld.contains(&class.class));
+    classes.all(|class| class.equal)
+}
+
+fn is_patient(contract: &Contract) -> bool {
+    matches!(contract.stopping, StoppingRule::Patience { .. })
 }
 
 /// Whether a schedule holds state of its own.

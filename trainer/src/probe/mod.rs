@@ -3,22 +3,28 @@
 //! uninterrupted trajectory; then again with state left out, which must differ.
 //!
 //! The intent is on record before anything runs, and the result holds every raw
-//! distance. The ledger is locked only while an entry is appended, so that a
-//! long probe keeps no run waiting. A probe changes nothing about its run.
+//! distance. The ledger is opened once, which reads all of it, and held to the
+//! end: a run that goes on, or a retirement, could otherwise take the checkpoint
+//! away. A probe changes nothing about its run.
 
 pub mod children;
 pub mod compare;
+pub mod continuations;
 pub mod distance;
 pub mod error;
 pub mod judge;
+pub mod pace;
 pub mod report;
 pub mod scratch;
 pub mod state_bytes;
+pub mod statistical;
+mod student;
 pub mod trajectory;
 pub mod transcript;
 pub mod withhold;
 
-use std::path::PathBuf;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ledger::FrozenContract;
@@ -29,7 +35,7 @@ use schemas::body::{
     Body, CheckpointObs, CheckpointQualifiedDet, Halves, ProbeResultDet, ProbeResultObs, ProbeStartDet,
     ProbeStartObs,
 };
-use schemas::contract::EquivalenceClass;
+use schemas::contract::{Contract, EquivalenceClass};
 use schemas::ids::{CheckpointId, LearnerId};
 use schemas::state::StateClass;
 
@@ -47,6 +53,7 @@ use crate::run::{self, failpoint};
 use compare::{FirstDifference, Scope};
 use error::ProbeError;
 use judge::Verdict;
+use pace::Pace;
 use report::{ProbeOutcome, ProbeReport};
 use scratch::Scratch;
 use transcript::Transcript;
@@ -57,6 +64,9 @@ pub const MIN_STEPS: u64 = 2;
 
 /// Most updates of a probe: the scratch folder holds a state for each.
 pub const MAX_STEPS: u64 = 10_000;
+
+/// Updates where neither the command line nor the contract says how many.
+const DEFAULT_STEPS: u64 = 4;
 
 /// Name of the reference's folder.
 const REFERENCE: &str = "reference";
@@ -89,8 +99,9 @@ pub struct ProbeOptions {
     pub keys: Option<PathBuf>,
     /// The run's ledger.
     pub ledger: PathBuf,
-    /// Updates after the checkpoint.
-    pub num_steps: u64,
+    /// Updates after the checkpoint; those of the contract's equivalence test, or
+    /// 4, where `None`.
+    pub num_steps: Option<u64>,
     /// Threads of tensor kernels; as for a run.
     pub num_threads: Option<u32>,
     /// Where the scratch folder is made; the ledger's folder where `None`.
@@ -104,15 +115,22 @@ pub struct ProbeOptions {
 pub fn probe(options: &ProbeOptions) -> Result<ProbeReport, ProbeError> {
     let interrupt = Interrupt::install().map_err(RunError::Process)?;
     failpoint::check_permission()?;
-    let reader = Reader::open(&options.ledger)?;
-    let frozen = reader.contract()?;
-    let history = trajectory::history(&reader)?;
-    drop(reader);
+    let keys = run::key_folder(options.keys.as_deref(), &options.ledger);
+    let key = KeyRing::open(&keys)?.get(Role::Trainer)?;
+    let actual = key.public_hex();
+    let recorder = Recorder::open(&options.ledger, key)?;
+    let frozen = recorder.contract().cloned();
+    let frozen = frozen.ok_or_else(|| Refusal::NoContract { path: options.ledger.clone() })?;
     let contract = &frozen.contract;
+    let expected = contract.keys.trainer.public.clone();
+    if actual != expected {
+        return Err(Refusal::Key { expected, actual, path: keys }.into());
+    }
+    let history = trajectory::history(&Reader::open(&options.ledger)?)?;
     let identity = identity::identity(contract.plan.device);
-    check_key(options, &frozen)?;
     refusal::check_identity(contract, &identity)?;
     refusal::check_supported(contract)?;
+    let num_steps = num_steps(options, contract)?;
     let withheld = plan(options, &frozen)?;
     let record = find(&options.checkpoint, &history)?;
     check_bytes(options, &frozen, &record)?;
@@ -121,38 +139,54 @@ pub fn probe(options: &ProbeOptions) -> Result<ProbeReport, ProbeError> {
     let num_threads =
         asked.unwrap_or_else(|| u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX));
     let ledger_folder = run::folder_of(&options.ledger);
-    let scratch = Scratch::new(options.scratch.as_ref().unwrap_or(&ledger_folder))?;
     let console = Console::new(options.is_quiet);
+    let parent = options.scratch.as_ref().unwrap_or(&ledger_folder);
+    let scratch = Scratch::new(parent, &frozen.run, &console)?;
+    scratch::check_room(scratch.path(), scratch::needed_bytes(record.num_bytes, num_steps))?;
+    let of_seeds = continuations::test(contract).map_or(0, |test| test.num_steps * test.seeds.len() as u64);
+    let resumed = num_steps + of_seeds;
+    let pace = RefCell::new(Pace::start(record.step + resumed, resumed, withheld.len()));
     let process = Process {
         console,
         frozen: &frozen,
         identity: &identity,
         interrupt,
+        num_steps,
         num_threads,
         options,
+        pace,
         record,
+        recorder,
         scratch,
+        trajectory_updates: resumed,
     };
     process.run(&withheld)
 }
 
-/// The trainer's own key, before anything is done that it would have to sign.
-fn check_key(options: &ProbeOptions, frozen: &FrozenContract) -> Result<(), ProbeError> {
-    let path = run::key_folder(options.keys.as_deref(), &options.ledger);
-    let actual = KeyRing::open(&path)?.get(Role::Trainer)?.public_hex();
-    let expected = frozen.contract.keys.trainer.public.clone();
-    if actual == expected { Ok(()) } else { Err(Refusal::Key { expected, actual, path }.into()) }
+/// As asked, or as the contract says; a test that was frozen is not changed.
+fn num_steps(options: &ProbeOptions, contract: &Contract) -> Result<u64, ProbeError> {
+    let test = continuations::test(contract);
+    if contract.resume.class == EquivalenceClass::Statistical && test.is_none() {
+        return Err(ProbeError::NoTest);
+    }
+    let frozen = test.map(|test| test.num_steps);
+    match (options.num_steps, frozen) {
+        (Some(asked), Some(frozen)) if asked != frozen => Err(ProbeError::FrozenSteps { asked, frozen }),
+        (asked, frozen) => {
+            let num_steps = asked.or(frozen).unwrap_or(DEFAULT_STEPS);
+            let is_possible = (MIN_STEPS..=MAX_STEPS).contains(&num_steps);
+            is_possible.then_some(num_steps).ok_or(ProbeError::NumSteps {
+                num_steps,
+                min: MIN_STEPS,
+                max: MAX_STEPS,
+            })
+        }
+    }
 }
 
 /// What each probe withholds, in order.
 fn plan(options: &ProbeOptions, frozen: &FrozenContract) -> Result<Vec<Vec<StateClass>>, ProbeError> {
     let contract = &frozen.contract;
-    if contract.resume.class == EquivalenceClass::Statistical {
-        return Err(ProbeError::Class { class: contract.resume.class });
-    }
-    if !(MIN_STEPS..=MAX_STEPS).contains(&options.num_steps) {
-        return Err(ProbeError::NumSteps { num_steps: options.num_steps, min: MIN_STEPS, max: MAX_STEPS });
-    }
     let captured = state_bytes::captured(contract);
     let mut withheld = vec![Vec::new(), withhold::cold(contract)];
     match &options.controls {
@@ -215,10 +249,15 @@ struct Process<'a> {
     frozen: &'a FrozenContract,
     identity: &'a Identity,
     interrupt: Interrupt,
+    num_steps: u64,
     num_threads: u32,
     options: &'a ProbeOptions,
+    pace: RefCell<Pace>,
     record: RecordedCheckpoint,
+    recorder: Recorder,
     scratch: Scratch,
+    /// Updates that a trajectory executes behind the checkpoint.
+    trajectory_updates: u64,
 }
 
 impl Process<'_> {
@@ -241,10 +280,20 @@ impl Process<'_> {
             let body = Body::ProbeResult(Box::new(Halves { det: result.clone(), obs }));
             let probe = self.append(body)?;
             let verdict = judge::verdict(&result, &self.frozen.contract);
-            let inert = result.inert;
-            probes.push(ProbeOutcome { first, inert, probe, result, verdict, withheld: withheld.clone() });
+            let equivalence = statistical::outcome(&result, &self.frozen.contract);
+            let (inert, withheld) = (result.inert, withheld.clone());
+            probes.push(ProbeOutcome { equivalence, first, inert, probe, result, verdict, withheld });
         }
-        self.conclude(probes)
+        let report = self.conclude(probes)?;
+        self.recorder.clone().close()?;
+        Ok(report)
+    }
+
+    /// Says how much is done.
+    fn advance(&self, num_updates: u64) {
+        if let Some(line) = self.pace.borrow_mut().advance(num_updates) {
+            self.console.note(&line);
+        }
     }
 
     /// The stage, where the probe matches and its cold control does not.
@@ -256,10 +305,14 @@ impl Process<'_> {
         let control = probes.iter().find(|probe| probe.withheld == cold);
         let is_unexplained =
             |probe: &ProbeOutcome| !probe.withheld.is_empty() && probe.verdict == Verdict::Matches;
+        let is_statistical = class == EquivalenceClass::Statistical;
         let mut reason = None;
         let mut qualified = None;
         if let Some(probe) = restored {
             reason = match control {
+                _ if probe.verdict != Verdict::Matches && is_statistical => {
+                    Some("equivalence of the resumed and the uninterrupted run was not shown")
+                }
                 _ if probe.verdict != Verdict::Matches => {
                     Some("the resumed run is not the uninterrupted one")
                 }
@@ -267,6 +320,9 @@ impl Process<'_> {
                     Some("it is the initial state, so that a control which starts there cannot differ")
                 }
                 Some(control) if judge::is_control(&control.result, contract) => None,
+                _ if is_statistical => Some(
+                    "its cold control is not beyond the margin, so that the test could not tell a wrong resume",
+                ),
                 _ => Some("its cold control does not differ, so that the comparison shows nothing"),
             };
             if reason.is_none() {
@@ -284,7 +340,7 @@ impl Process<'_> {
             class,
             exit_code: u8::from(!is_clean),
             format: "probe-report/1",
-            num_steps: self.options.num_steps,
+            num_steps: self.num_steps,
             probes,
             qualified,
             reason: reason.map(str::to_owned),
@@ -297,7 +353,7 @@ impl Process<'_> {
         let det = ProbeStartDet {
             class: self.frozen.contract.resume.class,
             code: self.identity.code.clone(),
-            num_steps: self.options.num_steps,
+            num_steps: self.num_steps,
             step: self.record.step,
             withheld: withheld.to_vec(),
         };
@@ -308,13 +364,25 @@ impl Process<'_> {
         Body::ProbeStart(Box::new(Halves { det, obs }))
     }
 
+    /// Runs a trajectory in a process of its own.
+    fn child(
+        &self,
+        output: &Path,
+        against: Option<&Path>,
+        withheld: &[StateClass],
+    ) -> Result<(), ProbeError> {
+        let Self { interrupt, num_steps, num_threads, options, .. } = self;
+        children::trajectory(options, (*num_steps, *num_threads), output, against, withheld, interrupt)
+    }
+
     /// Runs the uninterrupted trajectory.
     fn reference(&self) -> Result<Transcript, ProbeError> {
-        let last = self.record.step + self.options.num_steps;
+        let last = self.record.step + self.num_steps;
         self.console.say(&format!("Reference: uninterrupted from step 0 to {last}"));
         let folder = self.scratch.path().join(REFERENCE);
-        children::trajectory(self.options, self.num_threads, &folder, None, &[], &self.interrupt)?;
-        Transcript::read(&folder, self.options.num_steps)
+        self.child(&folder, None, &[])?;
+        self.advance(self.record.step + self.trajectory_updates);
+        Transcript::read(&folder, self.num_steps)
     }
 
     /// Runs a resumed trajectory and measures how far it is from the reference.
@@ -328,15 +396,19 @@ impl Process<'_> {
         let what = if names.is_empty() { String::new() } else { format!(" without {}", names.join(", ")) };
         self.console.say(&format!("Resuming {}{what}", self.record.checkpoint));
         let (folder, against) = (self.scratch.path().join(RESUMED), self.scratch.path().join(REFERENCE));
-        let num_threads = self.num_threads;
-        children::trajectory(self.options, num_threads, &folder, Some(&against), withheld, &self.interrupt)?;
-        let resumed = Transcript::read(&folder, self.options.num_steps)?;
+        self.child(&folder, Some(&against), withheld)?;
+        self.advance(self.trajectory_updates);
+        let resumed = Transcript::read(&folder, self.num_steps)?;
         let scope = Scope {
             bound: contract.resume.tolerance.as_ref().map_or(0.0, |tolerance| tolerance.max_relative),
             first_offset: u64::from(!withheld.is_empty()),
             step: self.record.step,
         };
         let compared = compare::compare(reference, &resumed, scope)?;
+        let samples = match continuations::test(contract) {
+            Some(test) => continuations::pairs(test, &against, &folder)?,
+            None => Vec::new(),
+        };
         self.scratch.clear(RESUMED);
         let missing = |what: &str| ProbeError::Transcript { path: against, reason: what.to_owned() };
         let replayed = reference.opening.replayed.clone();
@@ -344,9 +416,10 @@ impl Process<'_> {
             class: contract.resume.class,
             distances: compared.distances,
             inert: None,
-            num_steps: self.options.num_steps,
+            num_steps: self.num_steps,
             records: compared.records,
             reference: replayed.ok_or_else(|| missing("it does not say what it replayed"))?,
+            samples,
             step: self.record.step,
             withheld: withheld.to_vec(),
         };
@@ -354,14 +427,9 @@ impl Process<'_> {
         Ok((det, compared.first))
     }
 
-    /// Appends one entry, with the ledger locked for as long as that takes.
+    /// Appends one entry durably, under a signed head.
     fn append(&self, body: Body) -> Result<u64, ProbeError> {
-        let folder = run::key_folder(self.options.keys.as_deref(), &self.options.ledger);
-        let key = KeyRing::open(&folder)?.get(Role::Trainer)?;
-        let recorder = Recorder::open(&self.options.ledger, key)?;
         let record = Record::new(body).learner(LearnerId(0)).step(self.record.step);
-        let receipt = recorder.append_durable(record)?;
-        recorder.close()?;
-        Ok(receipt.index)
+        Ok(self.recorder.append_durable(record)?.index)
     }
 }

@@ -9,10 +9,14 @@ use serde::Serialize;
 
 use super::compare::FirstDifference;
 use super::judge::Verdict;
+use super::statistical::Equivalence;
 
 /// One probe or control.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProbeOutcome {
+    /// What the contract's equivalence test says; left out where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub equivalence: Option<Equivalence>,
     /// The earliest difference; null where there is none.
     pub first: Option<FirstDifference>,
     /// Why a control changed nothing; null where it did.
@@ -64,6 +68,22 @@ pub const fn inert_text(reason: InertReason) -> &'static str {
     }
 }
 
+/// What a test says of its pairs; a match needs the same examples too.
+fn statistical_text(probe: &ProbeOutcome, verdict: Verdict) -> String {
+    let test = probe.equivalence.as_ref().map(Equivalence::text).unwrap_or_default();
+    let is_shown = probe.equivalence.as_ref().is_some_and(|equivalence| equivalence.is_shown);
+    match (verdict, &probe.first) {
+        (Verdict::Matches, _) | (_, None) => test,
+        (_, Some(first)) if is_shown => {
+            format!(
+                "differs in what is exact, first in {} ({}) at step {}; {test}",
+                first.what, first.tensor, first.step
+            )
+        }
+        _ => test,
+    }
+}
+
 impl ProbeReport {
     /// Lines for people.
     #[must_use]
@@ -77,6 +97,7 @@ impl ProbeReport {
             };
             let found = match (probe.verdict, &probe.first, probe.inert) {
                 (_, _, Some(reason)) => format!("inert: {}", inert_text(reason)),
+                (verdict, _, _) if probe.equivalence.is_some() => statistical_text(probe, verdict),
                 (Verdict::Matches, None, _) => "equal".to_owned(),
                 (verdict, Some(first), _) => {
                     let verdict = if verdict == Verdict::Matches { "within bounds" } else { "differs" };

@@ -30,6 +30,7 @@ use crate::run::signals::Interrupt;
 use crate::run::{failpoint, folder_of, refusal};
 use crate::state::SelectionTracker;
 
+use super::continuations;
 use super::error::ProbeError;
 use super::state_bytes::StateBytes;
 use super::transcript::{Opening, Records, Transcript, TranscriptWriter};
@@ -120,23 +121,23 @@ pub fn run(options: &TrajectoryOptions) -> Result<(), ProbeError> {
     })
 }
 
-fn interrupted(interrupt: &Interrupt) -> ProbeError {
+pub(super) fn interrupted(interrupt: &Interrupt) -> ProbeError {
     ProbeError::Interrupted { signal: interrupt.received() }
 }
 
 /// What does not change while a trajectory runs.
-struct Context<'a> {
-    console: Console,
+pub(super) struct Context<'a> {
+    pub(super) console: Console,
     /// The last step of a run that ended: every stream was evaluated there.
     end_step: Option<u64>,
     frozen: &'a FrozenContract,
     identity: &'a Identity,
-    interrupt: Interrupt,
-    options: &'a TrajectoryOptions,
+    pub(super) interrupt: Interrupt,
+    pub(super) options: &'a TrajectoryOptions,
 }
 
 impl Context<'_> {
-    const fn contract(&self) -> &Contract {
+    pub(super) const fn contract(&self) -> &Contract {
         &self.frozen.contract
     }
 
@@ -157,6 +158,7 @@ fn reference(context: &Context<'_>, engine: Engine, resume: &ResumeState) -> Res
     let mut trajectory = Trajectory { context, engine, selection };
     let mut lines = Sha256::new();
     let mut writer = None;
+    let mut fork = None;
     let last = resume.step + context.options.num_steps;
     for step in 0..=last {
         let done = trajectory.advance(step, step > 0, step >= resume.step)?;
@@ -165,6 +167,7 @@ fn reference(context: &Context<'_>, engine: Engine, resume: &ResumeState) -> Res
         }
         let Some(state) = &done.state else { continue };
         if step == resume.step {
+            fork = continuations::test(contract).map(|_| trajectory.clone());
             let records = Digest::sha256(lines.clone().finalize().into());
             let replayed = Some(ReplayedRun { classes: state.digests(contract), records });
             let opening = Opening { equals_initial: false, replayed };
@@ -176,7 +179,8 @@ fn reference(context: &Context<'_>, engine: Engine, resume: &ResumeState) -> Res
             writer.step(offset, state, done.records(stop).filter(|_| is_after))?;
         }
     }
-    writer.map_or(Ok(()), TranscriptWriter::finish)
+    writer.map_or(Ok(()), TranscriptWriter::finish)?;
+    fork.map_or(Ok(()), |fork| continuations::write(&fork, resume.step, &context.options.output))
 }
 
 /// The trajectory that goes on from the checkpoint, through the same restore as
@@ -199,13 +203,15 @@ fn resumed(context: &Context<'_>, mut engine: Engine, resume: ResumeState) -> Re
     let mut writer = TranscriptWriter::create(&options.output, against, &opening)?;
     let mut trajectory = Trajectory { context, engine, selection };
     writer.step(0, &trajectory.state()?, None)?;
+    let fork = continuations::test(contract).map(|_| trajectory.clone());
     for offset in 1..=options.num_steps {
         let done = trajectory.advance(first + offset, true, true)?;
         if let Some(state) = &done.state {
             writer.step(offset, state, done.records(trajectory.selection.is_exhausted()))?;
         }
     }
-    writer.finish()
+    writer.finish()?;
+    fork.map_or(Ok(()), |fork| continuations::write(&fork, first, &options.output))
 }
 
 fn no_stream(contract: &Contract) -> ProbeError {
@@ -213,16 +219,18 @@ fn no_stream(contract: &Contract) -> ProbeError {
         .into()
 }
 
-struct Trajectory<'a> {
-    context: &'a Context<'a>,
-    engine: Engine,
+/// A run that goes on, step by step. A clone goes on by itself.
+#[derive(Clone)]
+pub(super) struct Trajectory<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) engine: Engine,
     selection: SelectionTracker,
 }
 
 /// An update and what follows it.
-struct Done {
-    evaluations: Vec<EvalDet>,
-    outcome: Option<StepOutcome>,
+pub(super) struct Done {
+    pub(super) evaluations: Vec<EvalDet>,
+    pub(super) outcome: Option<StepOutcome>,
     /// At the contract's cadence.
     digests: Option<Vec<schemas::state::StateDigest>>,
     state: Option<StateBytes>,
@@ -241,7 +249,12 @@ impl Trajectory<'_> {
     /// Everything that a run does between a step's update and the next one. The
     /// step is that of the run, which decides what is due; an engine that was
     /// restored without its step counts from another one.
-    fn advance(&mut self, step: u64, updates: bool, is_compared: bool) -> Result<Done, ProbeError> {
+    pub(super) fn advance(
+        &mut self,
+        step: u64,
+        updates: bool,
+        is_compared: bool,
+    ) -> Result<Done, ProbeError> {
         let context = self.context;
         let contract = context.contract();
         let started = std::time::Instant::now();

@@ -274,6 +274,16 @@ impl History {
         self.checkpoints.values().filter(usable).filter_map(|known| known.committed.clone()).collect()
     }
 
+    /// Those of them that a probe has shown to continue the run.
+    #[must_use]
+    pub fn qualified_checkpoints(&self) -> Vec<RecordedCheckpoint> {
+        let is_qualified = |record: &RecordedCheckpoint| {
+            let known = self.checkpoints.get(&record.checkpoint);
+            known.is_some_and(|known| known.progress == Progress::Qualified)
+        };
+        self.usable_checkpoints().into_iter().filter(is_qualified).collect()
+    }
+
     /// Checkpoints that must not be used: they failed or are quarantined.
     #[must_use]
     pub fn ended_checkpoints(&self) -> BTreeSet<CheckpointId> {

@@ -159,7 +159,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
         pool.build_global().map_err(|error| RunError::Process(io::Error::other(error)))?;
     }
     let resume = resume::decide(&frozen, &history, &ledger_folder)?;
-    resume.check_restart(&history, options.may_restart)?;
+    resume.check_restart(contract, &history, options.may_restart)?;
     if interrupt.is_set() {
         return Ok(RunReport::interrupted_early(&frozen, interrupt.received()));
     }
@@ -363,6 +363,10 @@ fn announce(console: &Console, frozen: &FrozenContract, history: &History, resum
     for unusable in &resume.unusable {
         let reason = error::chain(&unusable.error);
         console.say(&format!("WARNING: checkpoint {} cannot be used: {reason}", unusable.record.checkpoint));
+    }
+    if let Some(checkpoint) = &resume.unqualified {
+        console
+            .say(&format!("Checkpoint {checkpoint} is newer, and not resume-qualified; it is passed over"));
     }
     for past in history.vanished() {
         console.say(&format!("Attempt {} vanished after step {}", past.attempt, past.last_step));

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use schemas::contract::{Contract, CreditRule, Device, MidAccumulation, Recovery, StoppingRule};
+use schemas::contract::{Contract, CreditRule, Device, MidAccumulation, StoppingRule};
 use schemas::data::Split;
 use schemas::digest::Digest;
 use serde::Serialize;
@@ -106,6 +106,18 @@ pub enum Refusal {
         /// Each checkpoint, and what is wrong with it.
         reasons: String,
     },
+    /// Steps were recorded, and no checkpoint is one that the recovery policy
+    /// goes on from.
+    #[error(
+        "/faults/recovery: {num_steps} steps were executed, and none of the validated checkpoints is resume-qualified: \
+         {validated}; a start from the initial state would throw them away"
+    )]
+    NothingQualified {
+        /// Steps of all attempts.
+        num_steps: u64,
+        /// Those that could be probed.
+        validated: String,
+    },
     /// Another number of threads than the attempts before.
     #[error("earlier attempts ran {expected} threads, the command line asks for {actual}")]
     Threads {
@@ -134,6 +146,10 @@ impl Refusal {
             Self::NothingResumable { .. } => {
                 "restore the checkpoints' files and run the same command again; `trainer resume --explain` says \
                  what each lacks, and `trainer run --restart` starts again from the initial state"
+            }
+            Self::NothingQualified { .. } => {
+                "probe one of them: `trainer probe --ledger run.db --checkpoint ID`, and run the same command again; \
+                 `trainer run --restart` starts again from the initial state"
             }
             Self::Threads { .. } => {
                 "leave out `--threads`; a contract that permits another number says so in \
@@ -200,11 +216,6 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
     }
     if !contract.faults.plan.is_empty() {
         return unsupported("/faults/plan", &contract.faults.plan);
-    }
-    if contract.faults.recovery == Recovery::RestartFromLastQualified {
-        // Probes follow an attempt, so that the newest checkpoint would often be
-        // one that nobody probed yet.
-        return unsupported("/faults/recovery", &contract.faults.recovery);
     }
     if let Some(extension) = contract.extensions.iter().find(|extension| extension.critical) {
         return unsupported("/extensions", &extension.name);

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use ledger::FrozenContract;
 use schemas::body::{AttemptReason, Counters, ResumePoint};
-use schemas::contract::{CompilerPlan, Contract};
+use schemas::contract::{CompilerPlan, Contract, Recovery};
+use schemas::ids::CheckpointId;
 use schemas::state::StateClass;
 
 use crate::checkpoint::locate::{self, LocatedCheckpoint, RecordedCheckpoint, UnusableCheckpoint};
@@ -32,12 +33,16 @@ pub struct ResumeState {
     pub selection: SelectionTracker,
     /// Completed updates.
     pub step: u64,
+    /// The newest checkpoint that is validated, newer, and passed over because
+    /// no probe has qualified it.
+    pub unqualified: Option<CheckpointId>,
     /// Newer checkpoints that cannot be used, and why.
     pub unusable: Vec<UnusableCheckpoint>,
 }
 
 /// Decides where the next attempt starts: at the newest checkpoint that is
-/// validated and whose bytes still match, else at the initial state.
+/// validated (or resume-qualified, where the recovery policy goes by that) and
+/// whose bytes still match, else at the initial state.
 ///
 /// # Errors
 /// When the contract has no stream to select by.
@@ -46,7 +51,25 @@ pub fn decide(
     history: &History,
     ledger_folder: &Path,
 ) -> Result<ResumeState, Refusal> {
-    decide_among(frozen, history, ledger_folder, history.usable_checkpoints())
+    if !is_by_qualification(&frozen.contract) {
+        return decide_among(frozen, history, ledger_folder, history.usable_checkpoints());
+    }
+    let resume = decide_among(frozen, history, ledger_folder, history.qualified_checkpoints())?;
+    let from = resume.checkpoint.as_ref().map(|located| located.record.step);
+    let is_newer = |record: &RecordedCheckpoint| from.is_none_or(|from| record.step > from);
+    let newer = history.usable_checkpoints().into_iter().filter(is_newer);
+    let newest = newer.max_by_key(|record| (record.step, record.attempt));
+    // A qualified one whose bytes changed is named for that.
+    let is_named = |id: &CheckpointId| resume.unusable.iter().any(|known| known.record.checkpoint == *id);
+    let unqualified = newest.map(|record| record.checkpoint).filter(|id| !is_named(id));
+    Ok(ResumeState { unqualified, ..resume })
+}
+
+/// Whether attempts go on from checkpoints that a probe has qualified, and from
+/// no others.
+#[must_use]
+pub fn is_by_qualification(contract: &Contract) -> bool {
+    contract.faults.recovery == Recovery::RestartFromLastQualified
 }
 
 /// As [`decide`], but among these checkpoints only.
@@ -74,7 +97,7 @@ pub fn decide_among(
             selection.observe(*evaluated, *value);
         }
     }
-    Ok(ResumeState { checkpoint, counters, selection, step, unusable })
+    Ok(ResumeState { checkpoint, counters, selection, step, unqualified: None, unusable })
 }
 
 impl ResumeState {
@@ -101,11 +124,23 @@ impl ResumeState {
     /// from, unless that was asked for.
     ///
     /// # Errors
-    /// [`Refusal::NothingResumable`].
-    pub fn check_restart(&self, history: &History, may_restart: bool) -> Result<(), Refusal> {
+    /// [`Refusal::NothingResumable`], [`Refusal::NothingQualified`].
+    pub fn check_restart(
+        &self,
+        contract: &Contract,
+        history: &History,
+        may_restart: bool,
+    ) -> Result<(), Refusal> {
         let num_steps = history.cost().num_steps_executed;
         if self.checkpoint.is_some() || num_steps == 0 || may_restart {
             return Ok(());
+        }
+        if is_by_qualification(contract) && self.unusable.is_empty() {
+            let validated = history.usable_checkpoints().into_iter().map(|record| record.checkpoint.0);
+            let validated: Vec<String> = validated.collect();
+            if !validated.is_empty() {
+                return Err(Refusal::NothingQualified { num_steps, validated: validated.join(", ") });
+            }
         }
         let unusable = self.unusable.iter().map(|unusable| {
             format!("{} ({})", unusable.record.checkpoint, super::error::chain(&unusable.error))
@@ -121,6 +156,9 @@ impl ResumeState {
     /// newest.
     #[must_use]
     pub fn fallback(&self) -> Option<String> {
+        if let Some(checkpoint) = &self.unqualified {
+            return Some(format!("{checkpoint}: it is validated, and not resume-qualified"));
+        }
         let first = self.unusable.first()?;
         Some(format!("{}: {}", first.record.checkpoint, super::error::chain(&first.error)))
     }

@@ -242,7 +242,7 @@ pub fn contract(decoder: &LlamaDecoder, microbatch_examples: u32, accumulation: 
             threshold: 7.9,
         }),
         residuals: vec![Residual { description: "tiny".to_owned(), owner: "the test".to_owned() }],
-        resume: ResumeEquivalence { class: EquivalenceClass::Bitwise, tolerance: None },
+        resume: ResumeEquivalence { class: EquivalenceClass::Bitwise, test: None, tolerance: None },
         retention: Retention { custodian: "the test".to_owned(), days: 30 },
         ruleset: RulesetBinding { edition: "2026.1".to_owned(), profile: EvidenceProfile::Native },
         schedule: schedule.to_vec(),

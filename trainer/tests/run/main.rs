@@ -16,6 +16,8 @@ mod frozen_inputs;
 mod interruptions;
 mod lifecycle;
 mod probes;
+mod qualified_recovery;
 mod refusals;
 mod retention;
 mod stateful;
+mod statistical;

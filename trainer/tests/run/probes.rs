@@ -16,7 +16,7 @@ use schemas::contract::{
 use schemas::ids::CheckpointId;
 use schemas::state::{CheckpointManifest, StateClass};
 use serde_json::Value;
-use trainer::export::{self, FileKind};
+use trainer::export::{self, FileKind, NamedTensor};
 
 use crate::common;
 use crate::folder::RunFolder;
@@ -26,7 +26,7 @@ const LAST: u64 = 16;
 
 /// A batch of five microbatches, a joint of the schedule after step 14, a
 /// checkpoint of every step, and an evaluation at every fourth.
-fn windows(contract: &mut Contract) {
+pub(crate) fn windows(contract: &mut Contract) {
     contract.batch = Batch { accumulation: 5, data_parallel: 1, global_examples: 10, microbatch_examples: 2 };
     contract.budget.max_steps = LAST;
     contract.stopping = StoppingRule::AtStep { step: LAST };
@@ -47,13 +47,13 @@ fn trained(edit: impl FnOnce(&mut Contract)) -> Result<RunFolder> {
     Ok(folder)
 }
 
-fn checkpoint(step: u64) -> String {
+pub(crate) fn checkpoint(step: u64) -> String {
     format!("s{step:08}-a1")
 }
 
 /// The report of a probe that ended with a code.
 #[track_caller]
-fn probe(folder: &RunFolder, step: u64, further: &[&str], code: i32) -> Result<Value> {
+pub(crate) fn probe(folder: &RunFolder, step: u64, further: &[&str], code: i32) -> Result<Value> {
     let checkpoint = checkpoint(step);
     let arguments: Vec<&str> =
         ["--checkpoint", &checkpoint, "--json"].into_iter().chain(further.iter().copied()).collect();
@@ -79,7 +79,7 @@ fn outcomes(report: &Value) -> BTreeMap<String, (String, Option<String>)> {
 /// What every captured class but the model is.
 const COLD: &str = "optimizer,data_cursor,topology,compiler_plan,selection_state";
 
-fn leftovers(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn leftovers(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for item in fs::read_dir(folder)? {
         let path = item?.path();
@@ -209,7 +209,8 @@ fn patience_makes_the_selection_state_count() -> Result<()> {
 fn bounds_that_were_frozen_in_advance_are_a_class_too() -> Result<()> {
     let folder = trained(|contract| {
         let tolerance = Some(Tolerance { max_absolute: 1e-7, max_relative: 1e-6 });
-        contract.resume = ResumeEquivalence { class: EquivalenceClass::OperationOrderBounded, tolerance };
+        contract.resume =
+            ResumeEquivalence { class: EquivalenceClass::OperationOrderBounded, test: None, tolerance };
     })?;
     let report = probe(&folder, 7, &[], 0)?;
     assert_eq!(report["class"], "operation_order_bounded");
@@ -267,14 +268,6 @@ fn what_cannot_be_probed_is_refused_and_leaves_no_entry() -> Result<()> {
         folder.probe(arguments)?.expect(2).says(says);
     }
     assert_eq!(folder.entries()?, entries);
-
-    let statistical = RunFolder::new(|contract| {
-        contract.numerics.determinism = EquivalenceClass::Statistical;
-        contract.resume.class = EquivalenceClass::Statistical;
-    })?;
-    statistical.train()?.expect(0);
-    let finished = statistical.probe(&["--checkpoint", "s00000004-a1"])?.expect(2);
-    finished.says("a probe judges bitwise and operation_order_bounded");
     Ok(())
 }
 
@@ -290,11 +283,36 @@ fn a_signal_ends_a_probe_cleanly_and_its_start_stays_on_record() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn what_a_killed_probe_left_goes_with_the_next_one_and_the_ledger_is_its_own_meanwhile() -> Result<()> {
+    let folder = trained(|_| ())?;
+    let mut probing = folder.start_probe(&["--checkpoint", &checkpoint(5), "--steps", "9000"])?;
+    probing.wait_for_step(9)?;
+    folder.train()?.expect(2).says("is being written by process");
+    probing.send(Signal::KILL)?;
+    probing.finish()?;
+    let left = leftovers(folder.path())?;
+    assert_eq!(left.len(), 1, "the kill struck before the folder was removed");
+    // What is another run's, or nobody's, stays.
+    let others = folder.path().join(".probe-1");
+    fs::create_dir(&others)?;
+    fs::write(others.join("probe-scratch"), "probe-scratch/1 another run\n")?;
+    let finished = folder.probe(&["--checkpoint", &checkpoint(5)])?.expect(0);
+    finished.says("which a killed probe left").says(" updates done, about ");
+    assert_eq!(leftovers(folder.path())?, [others]);
+    Ok(())
+}
+
 /// A ledger that says the same as another run's, except that one checkpoint
 /// holds other optimizer state: what a restore which is wrong, and knows
 /// nothing of it, would go on from.
-fn with_other_state(honest: &RunFolder, step: u64) -> Result<RunFolder> {
-    let forged = RunFolder::new(windows)?;
+pub(crate) fn with_other_state(
+    honest: &RunFolder,
+    contract: impl FnOnce(&mut Contract),
+    step: u64,
+    change: impl Fn(&mut NamedTensor),
+) -> Result<RunFolder> {
+    let forged = RunFolder::new(contract)?;
     let name = checkpoint(step);
     let (from, to) =
         (honest.path().join("checkpoints").join(&name), forged.path().join("checkpoints").join(&name));
@@ -305,9 +323,7 @@ fn with_other_state(honest: &RunFolder, step: u64) -> Result<RunFolder> {
     }
     let bytes = fs::read(from.join("optimizer.safetensors"))?;
     let (mut tensors, _) = export::read(FileKind::State, &mut bytes.as_slice(), bytes.len() as u64)?;
-    let tensor = tensors.iter_mut().find(|tensor| tensor.name == "model.norm.weight.exp_avg");
-    // The last bit of the first element.
-    tensor.context("it is there")?.bytes[0] ^= 1;
+    tensors.iter_mut().for_each(change);
     let bytes = export::safetensors_bytes(FileKind::State, &tensors)?;
     fs::write(to.join("optimizer.safetensors"), &bytes)?;
 
@@ -347,7 +363,12 @@ fn with_other_state(honest: &RunFolder, step: u64) -> Result<RunFolder> {
 #[test]
 fn a_restore_that_is_wrong_by_one_bit_is_named() -> Result<()> {
     let honest = trained(|_| ())?;
-    let forged = with_other_state(&honest, 5)?;
+    let forged = with_other_state(&honest, windows, 5, |tensor| {
+        // The last bit of the first element.
+        if tensor.name == "model.norm.weight.exp_avg" {
+            tensor.bytes[0] ^= 1;
+        }
+    })?;
     let report = probe(&forged, 5, &[], 1)?;
     assert_eq!(report["qualified"], Value::Null);
     assert!(forged.bodies("checkpoint.resume_qualified")?.is_empty());

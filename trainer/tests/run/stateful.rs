@@ -20,7 +20,7 @@ const SHARDS: [&str; 8] = [
     "selection_state.json",
 ];
 
-fn stateful(contract: &mut Contract) {
+pub(crate) fn stateful(contract: &mut Contract) {
     contract.budget.max_steps = LONG;
     contract.stopping = StoppingRule::AtStep { step: LONG };
     contract.checkpoints.every_steps = 10;

@@ -33,11 +33,24 @@ pub fn draw_epoch(
 ) -> Option<(Vec<u64>, Buffer)> {
     let first_draw = epoch.checked_mul(num_examples)?;
     let filled = u64::from(size.max(1)).min(num_examples);
-    let mut buffer = Buffer { places: (0..filled).collect(), next: filled };
-    let mut drawn = Vec::new();
+    let buffer = Buffer { places: (0..filled).collect(), next: filled };
     if count > num_examples {
         return None;
     }
+    continue_epoch(key, num_examples, buffer, first_draw, count)
+}
+
+/// Draws `count` more examples of an epoch, whose buffer is as `first_draw`
+/// draws over the run have left it.
+#[must_use]
+pub fn continue_epoch(
+    key: [u32; 2],
+    num_examples: u64,
+    mut buffer: Buffer,
+    first_draw: u64,
+    count: u64,
+) -> Option<(Vec<u64>, Buffer)> {
+    let mut drawn = Vec::new();
     for draw in first_draw..first_draw.checked_add(count)? {
         let low = u32::try_from(draw & u64::from(u32::MAX)).ok()?;
         let words = philox::philox4x32_10([low, u32::try_from(draw >> 32).ok()?, 0, 0], key);

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use schemas::body::{Body, CheckpointStage, Halves, Kind, ObservedFault, StepDet};
+use schemas::contract::Recovery;
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -225,11 +226,17 @@ impl Checkpoints {
         }
     }
 
-    /// The checkpoint that a new attempt begins from.
-    pub(crate) fn newest_usable(&self) -> Option<(&CheckpointId, &Checkpoint)> {
+    /// The checkpoint that a new attempt begins from: of those that reached the
+    /// stage which the recovery policy goes by.
+    pub(crate) fn newest_usable(&self, recovery: Recovery) -> Option<(&CheckpointId, &Checkpoint)> {
+        let least = match recovery {
+            Recovery::RestartFromLastQualified => CheckpointStage::ResumeQualified,
+            Recovery::RestartFromLastValidated | Recovery::Refuse => CheckpointStage::Validated,
+        };
         self.all
             .iter()
             .filter(|(_, checkpoint)| checkpoint.validated.is_some() && !checkpoint.is_unusable)
+            .filter(|(_, checkpoint)| checkpoint.stage >= least)
             .max_by_key(|(_, checkpoint)| (checkpoint.step, checkpoint.validated))
     }
 

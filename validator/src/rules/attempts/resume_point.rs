@@ -1,6 +1,7 @@
 //! An attempt begins from the newest validated checkpoint, or from nothing.
 
 use schemas::body::{AttemptReason, AttemptStartDet, Body, Kind, ResumePoint};
+use schemas::contract::Recovery;
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -16,7 +17,8 @@ declare_rule!(
         code: "GL203",
         name: "resume-point",
         what: "The first attempt has reason `start` and begins at step 0; a later one resumes from the newest checkpoint that \
-               is validated and was not failed, quarantined or retired, naming its manifest digest and step, or restarts \
+               is validated (resume-qualified, where the recovery policy is `restart_from_last_qualified`) and was not failed, \
+               quarantined or retired, naming its manifest digest and step, or restarts \
                where there is none.",
         why: "Whoever may choose an older or an unvalidated state to go on from can try several futures and keep the best, \
               or continue from torn bytes.",
@@ -26,24 +28,29 @@ declare_rule!(
     }
 );
 
-#[derive(Default)]
 struct Resume {
     checkpoints: Checkpoints,
     /// An attempt that has not made progress yet: what it may begin from can
     /// still change, because it may quarantine a checkpoint first.
     pending: Option<(u64, AttemptStartDet)>,
     num_attempts: u64,
+    recovery: Recovery,
 }
 
-fn open(_: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Resume::default())
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Resume {
+        checkpoints: Checkpoints::default(),
+        pending: None,
+        num_attempts: 0,
+        recovery: frozen.contract.faults.recovery,
+    })
 }
 
 impl Resume {
     fn judge(&mut self, sink: &mut Sink) {
         let Some((index, det)) = self.pending.take() else { return };
         let is_first = self.num_attempts == 1;
-        let newest = self.checkpoints.newest_usable();
+        let newest = self.checkpoints.newest_usable(self.recovery);
         let expected = match (is_first, newest) {
             (true, _) => AttemptReason::Start,
             (false, Some(_)) => AttemptReason::Resume,
@@ -78,11 +85,15 @@ impl Resume {
 
     fn judge_point(&self, index: u64, det: &AttemptStartDet, point: &ResumePoint, sink: &mut Sink) {
         let at = |field: &str| At::entry(index, format!("/body/det/resumed_from/{field}"));
-        if let Some((newest, _)) = self.checkpoints.newest_usable()
+        if let Some((newest, _)) = self.checkpoints.newest_usable(self.recovery)
             && *newest != point.checkpoint
         {
+            let stage = match self.recovery {
+                Recovery::RestartFromLastQualified => "resume-qualified",
+                Recovery::RestartFromLastValidated | Recovery::Refuse => "validated",
+            };
             let message =
-                format!("attempt {} does not begin from the newest validated checkpoint", det.attempt);
+                format!("attempt {} does not begin from the newest {stage} checkpoint", det.attempt);
             sink.rejected(at("checkpoint"), message, newest, &point.checkpoint);
         }
         let Some(known) = self.checkpoints.all.get(&point.checkpoint) else { return };

@@ -33,4 +33,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &probes::probe_record::ProbeRecord,
     &probes::probe_reference::ProbeReference,
     &probes::resume_qualified::ResumeQualified,
+    &probes::statistical_probe::StatisticalProbe,
 ];

@@ -12,6 +12,7 @@ mod evaluation;
 mod probes;
 mod retention;
 mod stateful;
+mod statistical;
 mod updates;
 
 use std::collections::BTreeSet;
@@ -63,7 +64,7 @@ fn rule(code: &str) -> &'static dyn Rule {
 }
 
 /// Rules that have nothing to check in the plain fixture.
-const NOT_IN_FIXTURE: [&str; 7] = ["GL409", "GL508", "GL511", "GL611", "GL620", "GL621", "GL622"];
+const NOT_IN_FIXTURE: [&str; 8] = ["GL409", "GL508", "GL511", "GL611", "GL620", "GL621", "GL622", "GL623"];
 
 fn check_honest(fixture: &Fixture, name: &str) {
     for rule in rules() {
@@ -107,6 +108,7 @@ fn honest_runs_pass_every_rule() {
     check_honest(&asynchronous(checkpoints::with_cadence(|_, _| {})), "that, with state digests");
     check_honest(&retention::with_retirement(|_| {}), "with a retirement");
     check_honest(&probes::probed(|_| {}), "with probes");
+    statistical::check_honest_runs();
 }
 
 #[test]
@@ -122,6 +124,7 @@ fn every_rule_catches_what_it_is_for() {
         authority::MUTATIONS,
         retention::MUTATIONS,
         stateful::MUTATIONS,
+        statistical::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();

@@ -18,8 +18,8 @@ use crate::fixture::{Fixture, RunBuilder, StoredRun};
 
 /// The checkpoint that is probed, and its step.
 const CHECKPOINT: &str = "s00000004-a1";
-const STEP: u64 = 4;
-const NUM_STEPS: u64 = 3;
+pub(super) const STEP: u64 = 4;
+pub(super) const NUM_STEPS: u64 = 3;
 
 const EQUAL: Distance = Distance {
     first_step: None,
@@ -111,6 +111,7 @@ fn probe(fixture: &mut Fixture, withheld: &[StateClass], inert: Option<InertReas
         num_steps: NUM_STEPS,
         records,
         reference,
+        samples: Vec::new(),
         step: STEP,
         withheld,
     };
@@ -120,7 +121,7 @@ fn probe(fixture: &mut Fixture, withheld: &[StateClass], inert: Option<InertReas
 
 /// A run whose second checkpoint was probed with its controls and is called
 /// resume-qualified.
-fn probed_under(
+pub(super) fn probed_under(
     contract: impl FnOnce(&mut Contract) + 'static,
     change: impl FnOnce(&mut Fixture),
 ) -> Fixture {

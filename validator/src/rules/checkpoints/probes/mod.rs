@@ -7,6 +7,8 @@
 pub(super) mod probe_record;
 pub(super) mod probe_reference;
 pub(super) mod resume_qualified;
+mod statistical;
+pub(super) mod statistical_probe;
 
 use schemas::body::{Distance, ProbeResultDet, RecordField};
 use schemas::contract::{Contract, EquivalenceClass};
@@ -49,6 +51,9 @@ fn is_within(distance: &Distance, equal: bool, contract: &Contract) -> bool {
 
 /// What of a result is beyond the contract's class, leaving out these classes.
 pub(super) fn beyond(det: &ProbeResultDet, contract: &Contract, left_out: &[StateClass]) -> Vec<String> {
+    if contract.resume.class == EquivalenceClass::Statistical {
+        return statistical::beyond(det, contract, left_out);
+    }
     let mut found = Vec::new();
     for record in &det.records {
         let is_exact =

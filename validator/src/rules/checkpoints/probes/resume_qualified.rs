@@ -8,7 +8,7 @@ use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
 use schemas::report::Route;
 
-use super::{MIN_STEPS, beyond, cold};
+use super::{MIN_STEPS, beyond, cold, statistical};
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
@@ -22,7 +22,8 @@ declare_rule!(
         name: "resume-qualified",
         what: "A checkpoint that is called resume-qualified names an earlier probe of itself, with nothing withheld, in the contract's \
                class, whose distances are within that class; and an earlier cold control of it, which took the model alone, is \
-               beyond that class in something that it did not withhold.",
+               beyond that class in something that it did not withhold; in the class `statistical`, its mean difference is beyond \
+               the margin.",
         why: "From this stage on a checkpoint may be claimed, handed off, and allow others to be pruned. A comparison that nothing \
               fails shows nothing, so the control has to fail it.",
         remedy: "Probe the checkpoint with `trainer probe`, which writes the stage where it holds.",
@@ -89,6 +90,7 @@ impl Qualified<'_> {
                 && (control.step, control.class) == (det.step, det.class)
                 && control.withheld == withheld
                 && !beyond(control, self.contract, &withheld).is_empty()
+                && statistical::is_control(control, self.contract)
         });
         if !is_controlled {
             let message = format!("no cold control of {checkpoint} shows that its probe can fail");

@@ -1,0 +1,88 @@
+//! The recovery policy `restart_from_last_qualified`: attempts go on from what
+//! a probe has shown to continue the run, and from nothing else.
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+use schemas::contract::{Recovery, StoppingRule};
+
+use crate::folder::{LONG, RunFolder};
+use crate::probes::{checkpoint, probe};
+
+fn folder() -> Result<RunFolder> {
+    RunFolder::new(|contract| {
+        contract.budget.max_steps = LONG;
+        contract.stopping = StoppingRule::AtStep { step: LONG };
+        contract.checkpoints.every_steps = 10;
+        contract.evaluation.streams[0].every_steps = 10;
+        contract.faults.recovery = Recovery::RestartFromLastQualified;
+    })
+}
+
+/// Trains up to a step and is killed.
+fn killed(folder: &RunFolder, step: u64) -> Result<()> {
+    let mut training = folder.start()?;
+    training.wait_for_step(step)?.send(Signal::KILL)?;
+    training.finish()?;
+    Ok(())
+}
+
+#[test]
+fn a_killed_run_goes_on_from_the_qualified_checkpoint_and_records_what_it_lost() -> Result<()> {
+    let uninterrupted = RunFolder::long()?;
+    uninterrupted.train()?.expect(0);
+    let folder = folder()?;
+    killed(&folder, 35)?;
+    let report = probe(&folder, 10, &[], 0)?;
+    assert!(report["qualified"].is_u64(), "{report}");
+
+    let explained = folder.trainer(&["resume", "--explain", "--ledger", "run.db"])?.expect(0);
+    assert!(explained.stdout.contains("on from s00000010-a1 (step 10)"), "{explained:?}");
+    assert!(
+        explained.stdout.contains("s00000030-a1: it is validated, and not resume-qualified"),
+        "{explained:?}"
+    );
+    let finished = folder.train()?.expect(0);
+    finished
+        .says("from checkpoint s00000010-a1 (step 10)")
+        .says("s00000030-a1 is newer, and not resume-qualified");
+    let attempts = folder.bodies("attempt.start")?;
+    assert_eq!(attempts[1]["det"]["resumed_from"]["checkpoint"], "s00000010-a1");
+    let recovered = &folder.bodies("fault.recovered")?[0];
+    let lost = recovered["det"]["num_steps_lost"].as_u64().context("a count")?;
+    assert!(lost >= 25, "{recovered}");
+    assert_eq!(recovered["obs"]["fallback"], "s00000030-a1: it is validated, and not resume-qualified");
+    assert_eq!(folder.model(LONG)?, uninterrupted.model(LONG)?);
+    Ok(())
+}
+
+#[test]
+fn without_a_qualified_checkpoint_nothing_is_thrown_away_unless_it_is_asked_for() -> Result<()> {
+    let folder = folder()?;
+    killed(&folder, 25)?;
+    let entries = folder.entries()?;
+    let refused = folder.train()?.expect(2);
+    refused.says("none of the validated checkpoints is resume-qualified").says("s00000020-a1");
+    refused.says("hint: probe one of them");
+    assert_eq!(folder.entries()?, entries);
+    // A probe of the newest leaves nothing to pass over.
+    let report = probe(&folder, 20, &[], 0)?;
+    assert!(report["qualified"].is_u64(), "{report}");
+    let finished = folder.train()?.expect(0);
+    finished.says("from checkpoint s00000020-a1");
+    assert!(!finished.stderr.contains("passed over"), "{}", finished.stderr);
+    Ok(())
+}
+
+#[test]
+fn a_start_over_has_to_be_asked_for() -> Result<()> {
+    let folder = folder()?;
+    killed(&folder, 15)?;
+    folder.train_with(&["--restart"])?.expect(0).says("RESTARTING run");
+    let attempts = folder.bodies("attempt.start")?;
+    assert_eq!(attempts[1]["det"]["reason"], "restart");
+    assert_eq!(
+        checkpoint(LONG).replace("a1", "a2"),
+        folder.bodies("checkpoint.validated")?.last().context("one")?["obs"]["checkpoint"]
+    );
+    Ok(())
+}
