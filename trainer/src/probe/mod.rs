@@ -43,6 +43,7 @@ use crate::run::progress::Console;
 use crate::run::refusal::{self, Refusal};
 use crate::run::signals::Interrupt;
 use crate::run::{self, failpoint};
+use crate::store::fetch;
 
 use compare::{FirstDifference, Scope};
 use error::ProbeError;
@@ -115,6 +116,9 @@ pub fn probe(options: &ProbeOptions) -> Result<ProbeReport, ProbeError> {
     refusal::check_supported(contract)?;
     let withheld = plan(options, &frozen)?;
     let record = find(&options.checkpoint, &history)?;
+    let console = Console::new(options.is_quiet);
+    let fetched = fetch::newest(&console, &frozen, &run::folder_of(&options.ledger), vec![record.clone()]);
+    fetched.map_err(RunError::from)?;
     check_bytes(options, &frozen, &record)?;
 
     let asked = run::num_threads(contract, options.num_threads, history.num_threads)?;
@@ -122,7 +126,6 @@ pub fn probe(options: &ProbeOptions) -> Result<ProbeReport, ProbeError> {
         asked.unwrap_or_else(|| u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX));
     let ledger_folder = run::folder_of(&options.ledger);
     let scratch = Scratch::new(options.scratch.as_ref().unwrap_or(&ledger_folder))?;
-    let console = Console::new(options.is_quiet);
     let process = Process {
         console,
         frozen: &frozen,

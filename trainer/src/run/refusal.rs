@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::identity::Identity;
 use crate::state::{StateError, registry};
+use crate::store::{self, StoreError};
 
 /// A contract that may not be executed by this binary, here.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +107,9 @@ pub enum Refusal {
         /// Each checkpoint, and what is wrong with it.
         reasons: String,
     },
+    /// The checkpoint store cannot be used from here.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// Another number of threads than the attempts before.
     #[error("earlier attempts ran {expected} threads, the command line asks for {actual}")]
     Threads {
@@ -119,7 +123,7 @@ pub enum Refusal {
 impl Refusal {
     /// What can be done about it.
     #[must_use]
-    pub const fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &'static str {
         match self {
             Self::NoContract { .. } => "freeze a contract first: `ledger freeze contract.json`",
             Self::Key { .. } => "point `--keys` at the folder with the trainer key of this contract",
@@ -139,6 +143,7 @@ impl Refusal {
                 "leave out `--threads`; a contract that permits another number says so in \
                  /topology/permitted_rewrites"
             }
+            Self::Store(error) => error.hint(),
             Self::Unsupported { .. } | Self::State(_) => "change the contract and freeze it again",
             Self::Instrumented { .. } => {
                 "use an ordinary build; a deliberate test sets LEDGER_ALLOW_INSTRUMENTATION=1"
@@ -192,8 +197,8 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
     if contract.checkpoints.mid_accumulation != MidAccumulation::RoundToBoundary {
         return unsupported("/checkpoints/mid_accumulation", &contract.checkpoints.mid_accumulation);
     }
-    if contract.checkpoints.store.contains("://") {
-        return unsupported("/checkpoints/store", &contract.checkpoints.store);
+    if store::is_url(&contract.checkpoints.store) {
+        store::Location::parse(&contract.checkpoints.store)?;
     }
     if contract.checkpoints.every_steps == 0 {
         return unsupported("/checkpoints/every_steps", &0);
