@@ -6,7 +6,9 @@
 
 pub mod dump;
 pub mod graph;
+pub mod object_server;
 pub mod programs;
+pub mod proxy;
 pub mod random;
 pub mod run_folder;
 pub mod spdx;

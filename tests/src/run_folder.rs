@@ -83,6 +83,18 @@ impl RunFolder {
         Self::init(&arguments)
     }
 
+    /// [`Self::tiny`] with changes of the contract, each `/POINTER=VALUE`. Nothing
+    /// is frozen yet.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn with(changes: &[&str]) -> Self {
+        let set = changes.iter().flat_map(|change| ["--set", change]);
+        Self::init(&["--lipsum"].into_iter().chain(set).collect::<Vec<_>>())
+    }
+
     #[track_caller]
     fn init(source: &[&str]) -> Self {
         let temporary = TempDir::with_prefix("governed-ledger-").expect("a temporary folder");

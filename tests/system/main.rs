@@ -11,5 +11,6 @@ mod probes;
 mod retention;
 mod sources;
 mod stateful;
+mod store_s3;
 mod web;
 mod workspace;

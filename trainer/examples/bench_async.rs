@@ -21,6 +21,7 @@ use trainer::run::train::{Loop, Trained};
 use trainer::run::{RunOptions, run_with};
 use trainer::state::Derivation;
 use trainer::state::registry::{self, CapturedState, Content, Source};
+use trainer::store::working_folder;
 
 // That of the `trainer` program.
 #[global_allocator]
@@ -90,7 +91,7 @@ fn measure(
     let source = tensors(capture(0)?);
     let mut target = source.clone();
     let saver = Saver::new(context.frozen, context.ledger_folder);
-    let store = context.ledger_folder.join(&context.frozen.contract.checkpoints.store);
+    let store = context.ledger_folder.join(working_folder(&context.frozen.contract.checkpoints.store));
     let mut measured =
         Measured { num_bytes: source.iter().map(|tensor| tensor.len() as u64).sum(), ..Measured::default() };
     for round in 0..NUM_WARM + num_rounds {

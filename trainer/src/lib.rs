@@ -26,3 +26,4 @@ pub mod run;
 pub mod schedule;
 pub mod shuffle;
 pub mod state;
+pub mod store;

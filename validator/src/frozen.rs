@@ -35,6 +35,42 @@ pub struct Frozen {
     pub val_examples: Bound<ExampleTable>,
 }
 
+/// Folder beside the ledger in which a run with a store by URL has its
+/// checkpoints, or gets them fetched into (`docs/FORMAT.md`).
+const WORKING_FOLDER: &str = "checkpoints";
+
+impl Frozen {
+    /// Folder of the checkpoints, relative to the ledger's.
+    #[must_use]
+    pub fn checkpoint_folder(&self) -> &str {
+        if self.is_stored_by_url() {
+            WORKING_FOLDER
+        } else {
+            self.contract.checkpoints.store.trim_end_matches('/')
+        }
+    }
+
+    /// Whether the checkpoints lie in a store by URL, and beside the ledger only
+    /// what was made or fetched there. The validator asks no store.
+    #[must_use]
+    pub fn is_stored_by_url(&self) -> bool {
+        self.contract.checkpoints.store.contains("://")
+    }
+
+    /// Where to look for a file of a checkpoint that is not there, in words; for
+    /// the end of a message.
+    #[must_use]
+    pub fn where_to_fetch(&self) -> String {
+        if !self.is_stored_by_url() {
+            return String::new();
+        }
+        format!(
+            "; the contract's store is {}: `trainer checkpoint fetch --all` brings it here",
+            self.contract.checkpoints.store
+        )
+    }
+}
+
 /// An example table in memory: 48 bytes an example, random access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExampleTable {

@@ -25,6 +25,7 @@ mod problem;
 mod schedule;
 mod state;
 mod stateful;
+mod store;
 mod tables;
 
 use std::io;

@@ -13,7 +13,6 @@ use schemas::data::Split;
 use schemas::policy_card::PolicyCard;
 
 use super::Inputs;
-use super::files::check_relative;
 use super::plateau;
 use super::problem::Problems;
 
@@ -283,35 +282,7 @@ fn check_checkpoints(contract: &Contract, problems: &mut Problems) {
         "is \"save_gradients\"; expected \"round_to_boundary\"",
         "the trainer of this edition saves on update boundaries only",
     );
-    check_store(contract, problems);
-}
-
-fn check_store(contract: &Contract, problems: &mut Problems) {
-    let store = &contract.checkpoints.store;
-    if let Err(refusal) = check_relative(store) {
-        problems.add(
-            "/checkpoints/store",
-            refusal.message,
-            "name a folder below the ledger's, such as `checkpoints`",
-        );
-        return;
-    }
-    let named = [
-        &contract.data.manifest,
-        &contract.data.train_examples,
-        &contract.data.val_examples,
-        &contract.parameters,
-        &contract.qualification.sealed,
-        &contract.update.card,
-    ];
-    for binding in named {
-        problems.require(
-            binding.path != *store && !binding.path.starts_with(&format!("{store}/")),
-            "/checkpoints/store",
-            format!("{store:?} holds {}, which the contract binds", binding.path),
-            "give the checkpoints a folder of their own",
-        );
-    }
+    super::store::check(contract, problems);
 }
 
 fn check_selection(contract: &Contract, problems: &mut Problems) {

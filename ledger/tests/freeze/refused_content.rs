@@ -314,7 +314,7 @@ fn checkpoints_that_this_edition_cannot_keep() {
             ("/checkpoints/every_steps", json!(0)),
             ("/checkpoints/candidate_stage", json!("durably_committed")),
             ("/checkpoints/mid_accumulation", json!("save_gradients")),
-            ("/checkpoints/store", json!("s3://bucket/run")),
+            ("/checkpoints/store", json!("s3://name:secret@bucket/run")),
         ],
         &[
             "/checkpoints/every_steps",
@@ -325,10 +325,14 @@ fn checkpoints_that_this_edition_cannot_keep() {
         ],
     );
     check_pointers(&[("/checkpoints/candidate_stage", json!("staged"))], &["/checkpoints/candidate_stage"]);
-    for store in ["/var/store", "../store", "", "."] {
+    let urls = ["file:///var/store", "gs://bucket", "s3://", "s3://bucket/run?region=x", "s3://bucket/run/"];
+    for store in ["/var/store", "../store", "", "."].into_iter().chain(urls) {
         check_pointers(&[("/checkpoints/store", json!(store))], &["/checkpoints/store"]);
     }
     check_pointers(&[("/checkpoints/store", json!("data"))], &["/checkpoints/store"; 3]);
+    let mut fixture = Fixture::new();
+    fixture.set("/checkpoints/store", json!("s3://bucket/team/runs"));
+    fixture.check().expect("a bucket and a prefix");
 }
 
 #[test]

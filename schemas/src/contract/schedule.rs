@@ -227,7 +227,9 @@ pub struct CheckpointPolicy {
     pub mid_accumulation: MidAccumulation,
     /// How the writer and the training loop overlap.
     pub mode: SaveMode,
-    /// Folder relative to the ledger's folder, or an object store's URL.
+    /// Folder relative to the ledger's folder, or `s3://bucket/prefix`: the URL
+    /// without credentials, which come from the trainer's environment. Under a
+    /// URL the files also lie in `checkpoints` beside the ledger.
     pub store: String,
 }
 

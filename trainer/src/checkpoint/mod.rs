@@ -20,6 +20,7 @@ use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId};
 
 use crate::export::{ExportError, FileKind};
+use crate::store::StoreError;
 
 /// File name of the candidate's weights.
 pub const MODEL_NAME: &str = "model.safetensors";
@@ -96,6 +97,9 @@ pub enum CheckpointError {
         /// Why.
         source: ExportError,
     },
+    /// The store by URL did not do what was asked.
+    #[error(transparent)]
+    Store(Box<StoreError>),
     /// Canonical bytes could not be written.
     #[error("the manifest could not be written as JSON")]
     Encode(#[from] ledger::canonical::CanonicalError),

@@ -16,7 +16,7 @@ use schemas::state::{CheckpointManifest, Shard};
 use super::{CheckpointError, MANIFEST_NAME};
 
 /// Largest manifest that is read: the bound of every document.
-const MAX_MANIFEST_BYTES: u64 = 16 << 20;
+pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 
 /// Bytes read at once while hashing.
 const BUFFER_BYTES: usize = 1 << 20;

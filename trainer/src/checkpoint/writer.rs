@@ -201,7 +201,11 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     file.sync_all().map_err(CheckpointError::io("flush", path))
 }
 
-fn create_store(store: &Path) -> Result<(), CheckpointError> {
+/// Makes a folder of checkpoints where it is missing, and flushes its parent.
+///
+/// # Errors
+/// [`CheckpointError::Io`].
+pub fn create_store(store: &Path) -> Result<(), CheckpointError> {
     if store.is_dir() {
         return Ok(());
     }

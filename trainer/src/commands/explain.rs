@@ -10,7 +10,9 @@ use serde::Serialize;
 
 use crate::cli::{self, Failure};
 use crate::run::error::{self, RunError};
+use crate::run::progress::Console;
 use crate::run::resume::{self, ResumeState};
+use crate::run::stored;
 
 use super::opened::OpenedRun;
 use super::{EXIT_FINDINGS, LedgerArguments};
@@ -49,6 +51,7 @@ struct Unusable {
 pub(super) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
     let opened = OpenedRun::open(&arguments.ledger)?;
     let (frozen, history) = (&opened.frozen, &opened.history);
+    stored::make_available(&Console::new(false), frozen, history, &opened.folder)?;
     let state = resume::decide(frozen, history, &opened.folder).map_err(RunError::from)?;
     let last_step = history.attempts.iter().map(|past| past.last_step).max().unwrap_or(0);
     let refused =

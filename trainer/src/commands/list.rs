@@ -12,9 +12,11 @@ use serde::Serialize;
 
 use crate::checkpoint::retention::{Fact, Protection, Stage};
 use crate::cli::{self, Failure};
+use crate::store;
 
 use super::LedgerArguments;
 use super::opened::OpenedRun;
+use super::places::{Place, Places};
 
 #[derive(Serialize)]
 struct Listing {
@@ -23,6 +25,8 @@ struct Listing {
     /// What lies in the store and no entry calls committed.
     leftovers: Vec<Leftover>,
     run: String,
+    /// Whether checkpoints are here, in the store, or both.
+    store_is_url: bool,
 }
 
 #[derive(Serialize)]
@@ -37,6 +41,8 @@ struct Row {
     kept: Vec<StateClass>,
     num_bytes: u64,
     pinned: bool,
+    /// Where it is whole, as far as can be seen without reading it.
+    places: Vec<Place>,
     /// What is wrong with its files, without reading them; null: nothing seen.
     problem: Option<String>,
     retired: bool,
@@ -58,14 +64,16 @@ pub(super) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
     let best = roster.decide().keep.into_iter().find(|kept| kept.protections.contains(&Protection::Best));
     let best = best.map(|kept| kept.checkpoint);
     let facts = roster.facts();
+    let places = Places::look(&opened);
     let listing = Listing {
         checkpoints: facts
             .iter()
-            .map(|fact| row(&opened, fact, best.as_ref() == Some(&fact.checkpoint)))
+            .map(|fact| row(&opened, &places, fact, best.as_ref() == Some(&fact.checkpoint)))
             .collect(),
         format: "checkpoint-list/1",
-        leftovers: leftovers(&opened),
+        leftovers: leftovers(&opened, &places),
         run: opened.frozen.run.0.clone(),
+        store_is_url: store::is_url(&opened.frozen.contract.checkpoints.store),
     };
     if arguments.json {
         cli::print_json(&listing)?;
@@ -75,11 +83,12 @@ pub(super) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn row(opened: &OpenedRun, fact: &Fact, best: bool) -> Row {
+fn row(opened: &OpenedRun, known: &Places, fact: &Fact, best: bool) -> Row {
     let is_pinned = match opened.history.roster.keep() {
         KeepPolicy::All => false,
         KeepPolicy::Chosen { pinned, .. } => pinned.contains(&fact.step),
     };
+    let (places, problem) = known.of(opened, fact);
     Row {
         attempt: fact.attempt,
         best,
@@ -89,7 +98,8 @@ fn row(opened: &OpenedRun, fact: &Fact, best: bool) -> Row {
         kept: fact.kept.clone(),
         num_bytes: fact.num_bytes,
         pinned: is_pinned,
-        problem: opened.problem(fact),
+        places,
+        problem,
         retired: fact.stage == Stage::Retired,
         selected: fact.is_selected,
         stage: fact.stage,
@@ -99,9 +109,9 @@ fn row(opened: &OpenedRun, fact: &Fact, best: bool) -> Row {
 }
 
 /// Names in the store that are no committed checkpoint of the ledger.
-fn leftovers(opened: &OpenedRun) -> Vec<Leftover> {
+fn leftovers(opened: &OpenedRun, places: &Places) -> Vec<Leftover> {
     let roster = &opened.history.roster;
-    let Ok(items) = fs::read_dir(opened.store()) else { return Vec::new() };
+    let items = fs::read_dir(opened.store()).into_iter().flatten();
     let names: BTreeSet<String> =
         items.flatten().map(|item| item.file_name().to_string_lossy().into_owned()).collect();
     let what = |name: &str| {
@@ -114,7 +124,19 @@ fn leftovers(opened: &OpenedRun) -> Vec<Leftover> {
             None => Some("not a checkpoint of this run"),
         }
     };
-    names.into_iter().filter_map(|name| what(&name).map(|what| Leftover { name, what })).collect()
+    let local = names.into_iter().filter_map(|name| what(&name).map(|what| Leftover { name, what }));
+    // What an upload left that did not come to its end, or to its entry.
+    let in_store = places.stored().filter_map(|(name, has_manifest)| {
+        let fact = roster.fact(&CheckpointId::from(name.as_str()));
+        let what = match fact {
+            Some(fact) if fact.manifest.is_some() => return None,
+            Some(_) if has_manifest => "in the store: uploaded whole, and never committed",
+            Some(_) => "in the store: an upload in flight, or left by an attempt that stopped",
+            None => "in the store: not a checkpoint that this ledger knows",
+        };
+        Some(Leftover { name: name.clone(), what })
+    });
+    local.chain(in_store).collect()
 }
 
 fn text(listing: &Listing) -> String {
@@ -137,6 +159,10 @@ fn text(listing: &Listing) -> String {
         ];
         let mut notes: Vec<String> =
             marks.into_iter().filter(|(holds, _)| *holds).map(|(_, mark)| mark.to_owned()).collect();
+        // Under a folder store there is one place, and nothing to tell apart.
+        if listing.store_is_url && !row.places.is_empty() {
+            notes.push(row.places.iter().map(|place| place.text()).collect::<Vec<_>>().join(" and "));
+        }
         notes.extend(row.problem.iter().map(|problem| format!("PROBLEM: {problem}")));
         let _ = writeln!(
             text,

@@ -1,7 +1,7 @@
 //! `trainer checkpoint` and `trainer resume --explain`: what a ledger and its
 //! checkpoint store say of each other.
 //!
-//! All but `prune` read a private copy of the ledger and change nothing. Paths
+//! All but `prune` and `fetch` read a private copy of the ledger and change nothing. Paths
 //! are relative to the ledger's folder, so that a run's folder can be moved or
 //! copied and looked at elsewhere. Nothing here judges a run: that is the
 //! validator's, from the same files.
@@ -9,9 +9,11 @@
 mod diff;
 mod difference;
 mod explain;
+mod fetch;
 mod inspect;
 mod list;
 mod opened;
+mod places;
 mod prune;
 mod verify;
 
@@ -49,6 +51,11 @@ enum CheckpointCommand {
     ///
     /// Exit codes: 0 equal, 1 different, 2 could not run.
     Diff(DiffArguments),
+    /// Fetch checkpoints from a store by URL, compared with the record.
+    ///
+    /// They then lie where `ledger audit`, `evaluator` and a resume look for them. Exit codes:
+    /// 0 all are there, 1 one is missing in the store or differs, 2 could not run.
+    Fetch(FetchArguments),
     /// Retire what the contract's policy lets go; each retirement is an entry.
     ///
     /// Exit codes: 0 done, 1 a file could not be removed, 2 could not run.
@@ -86,6 +93,21 @@ struct VerifyArguments {
 }
 
 #[derive(Debug, Args)]
+struct FetchArguments {
+    /// Name of the checkpoint, as `list` prints it.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    checkpoint: Option<String>,
+    /// Every checkpoint that was committed and not given up; of retired ones what stays.
+    #[arg(long)]
+    all: bool,
+    /// Folder in which each gets a folder of its own [default: `checkpoints` beside the ledger].
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+    #[command(flatten)]
+    common: LedgerArguments,
+}
+
+#[derive(Debug, Args)]
 struct DiffArguments {
     /// Name of a checkpoint of the ledger, or a checkpoint's folder.
     a: String,
@@ -114,6 +136,7 @@ struct PruneArguments {
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArguments {
     /// Say from where the next attempt would go on, and change nothing; `trainer run` resumes.
+    /// A checkpoint that only a store by URL has is fetched to be looked at.
     #[arg(long, required = true)]
     explain: bool,
     #[command(flatten)]
@@ -125,6 +148,7 @@ pub(crate) fn checkpoint(arguments: &CheckpointArguments) -> Result<u8, Failure>
         CheckpointCommand::List(arguments) => list::run(arguments),
         CheckpointCommand::Inspect(arguments) => inspect::run(arguments),
         CheckpointCommand::Verify(arguments) => verify::run(arguments),
+        CheckpointCommand::Fetch(arguments) => fetch::run(arguments),
         CheckpointCommand::Diff(arguments) => diff::run(arguments),
         CheckpointCommand::Prune(arguments) => prune::run(arguments),
     }

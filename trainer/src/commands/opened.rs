@@ -18,6 +18,7 @@ use crate::cli::Failure;
 use crate::run::error::RunError;
 use crate::run::folder_of;
 use crate::run::history::History;
+use crate::store::working_folder;
 
 /// What the ledger says, and where its files are.
 pub(super) struct OpenedRun {
@@ -47,7 +48,7 @@ impl OpenedRun {
     }
 
     pub(super) fn store(&self) -> PathBuf {
-        self.folder.join(&self.frozen.contract.checkpoints.store)
+        self.folder.join(working_folder(&self.frozen.contract.checkpoints.store))
     }
 
     pub(super) fn checkpoint_folder(&self, checkpoint: &CheckpointId) -> PathBuf {

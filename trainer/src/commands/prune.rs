@@ -17,6 +17,7 @@ use crate::checkpoint::retention::{Decision, Fact, Kept, Retirement, Stage};
 use crate::checkpoint::retire::removable;
 use crate::cli::{self, Failure};
 use crate::run::error::{self, RunError};
+use crate::run::progress::Console;
 use crate::run::refusal::Refusal;
 use crate::run::{key_folder, retire};
 
@@ -170,9 +171,10 @@ fn execute(
         opened.retired.insert(retirement.checkpoint.clone(), receipt.index);
     }
     let mut problems = Vec::new();
+    let console = Console::new(false);
     for (checkpoint, entry) in &opened.retired {
         let fact = opened.history.roster.fact(checkpoint);
-        let Err(failure) = retire::remove(fact, &opened.frozen, &opened.folder) else { continue };
+        let Err(failure) = retire::remove(&console, fact, &opened.frozen, &opened.folder) else { continue };
         let reason = error::chain(&failure);
         // After the run's end only an amendment may say so.
         let body = if opened.history.end.is_some() {

@@ -4,14 +4,19 @@
 use std::fmt::Write as _;
 
 use schemas::ids::CheckpointId;
+use schemas::state::CheckpointManifest;
 use serde::Serialize;
 
 use crate::checkpoint::retention::{Fact, Stage};
+use crate::checkpoint::validate::MAX_MANIFEST_BYTES;
 use crate::checkpoint::{CheckpointError, MANIFEST_NAME, validate};
 use crate::cli::{self, Failure};
-use crate::run::error;
+use crate::run::error::{self, RunError};
+use crate::run::progress::Console;
+use crate::store::{self, Remote, Stored, fetch};
 
 use super::opened::{OpenedRun, staying};
+use super::places::Place;
 use super::{EXIT_FINDINGS, VerifyArguments};
 
 #[derive(Serialize)]
@@ -28,6 +33,8 @@ struct Verified {
     differences: Vec<Difference>,
     num_bytes: u64,
     num_files: u64,
+    /// Where it was read.
+    places: Vec<Place>,
     stage: Stage,
 }
 
@@ -47,7 +54,11 @@ pub(super) fn run(arguments: &VerifyArguments) -> Result<u8, Failure> {
             all.filter(|fact| fact.stage.is_usable() || fact.stage == Stage::Retired).collect()
         }
     };
-    let checkpoints: Vec<Verified> = facts.into_iter().map(|fact| verify(&opened, fact)).collect();
+    let remote = store::remote(&opened.frozen.contract.checkpoints.store)?;
+    let mut checkpoints: Vec<Verified> = Vec::new();
+    for fact in facts {
+        checkpoints.push(verify_everywhere(&opened, remote.as_deref(), fact)?);
+    }
     let num_differences = checkpoints.iter().map(|verified| verified.differences.len()).sum();
     let verification = Verification {
         checkpoints,
@@ -68,7 +79,7 @@ pub(super) fn run(arguments: &VerifyArguments) -> Result<u8, Failure> {
     Ok(if num_differences == 0 { 0 } else { EXIT_FINDINGS })
 }
 
-fn committed(fact: &Fact) -> Result<&Fact, Failure> {
+pub(super) fn committed(fact: &Fact) -> Result<&Fact, Failure> {
     if fact.manifest.is_some() {
         return Ok(fact);
     }
@@ -78,15 +89,61 @@ fn committed(fact: &Fact) -> Result<&Fact, Failure> {
     })
 }
 
+/// Here where it is here, and in a store by URL in any case.
+fn verify_everywhere(opened: &OpenedRun, remote: Option<&Remote>, fact: &Fact) -> Result<Verified, Failure> {
+    let Some(remote) = remote else { return Ok(verify(opened, fact)) };
+    let is_here = opened.checkpoint_folder(&fact.checkpoint).symlink_metadata().is_ok();
+    let mut verified = if is_here { verify(opened, fact) } else { Verified::new(fact, Vec::new()) };
+    verified.places.push(Place::Store);
+    let console = Console::new(false);
+    let session = remote.session(&console);
+    let stored = Stored { checkpoint: &fact.checkpoint, run: &opened.frozen.run };
+    let Some(recorded) = fact.manifest else { return Ok(verified) };
+    let url = |name: &str| remote.location.url(&remote.location.file(stored, name));
+    let read = store::verify::read_manifest(&session, stored, recorded, MAX_MANIFEST_BYTES);
+    let manifest: CheckpointManifest = match remote.wait(read) {
+        // Its digest is the one on record, so that it is the manifest.
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map_err(|error| Failure { message: format!("{}: {error}", url(MANIFEST_NAME)), hint: None })?,
+        Err(error) if fetch::is_unknown(&error) => return Err(RunError::from(error).into()),
+        Err(error) => {
+            verified.differences.push(difference(&error, url(MANIFEST_NAME), recorded.to_string()));
+            return Ok(verified);
+        }
+    };
+    let (mut num_files, mut num_bytes) = (1, 0);
+    for (_, shard) in staying(fact, &manifest) {
+        num_files += 1;
+        num_bytes += shard.num_bytes;
+        match remote.wait(store::verify::check_shard(&session, stored, shard)) {
+            Ok(()) => {}
+            Err(error) if fetch::is_unknown(&error) => return Err(RunError::from(error).into()),
+            Err(error) => {
+                let expected = format!("{} with {} bytes", shard.digest, shard.num_bytes);
+                verified.differences.push(difference(&error, url(&shard.path), expected));
+            }
+        }
+    }
+    (verified.num_files, verified.num_bytes) = (num_files, num_bytes);
+    Ok(verified)
+}
+
+impl Verified {
+    fn new(fact: &Fact, places: Vec<Place>) -> Self {
+        Self {
+            checkpoint: fact.checkpoint.clone(),
+            differences: Vec::new(),
+            num_bytes: 0,
+            num_files: 1,
+            places,
+            stage: fact.stage,
+        }
+    }
+}
+
 fn verify(opened: &OpenedRun, fact: &Fact) -> Verified {
     let folder = opened.checkpoint_folder(&fact.checkpoint);
-    let mut verified = Verified {
-        checkpoint: fact.checkpoint.clone(),
-        differences: Vec::new(),
-        num_bytes: 0,
-        num_files: 1,
-        stage: fact.stage,
-    };
+    let mut verified = Verified::new(fact, vec![Place::Local]);
     let manifest = match opened.manifest(fact) {
         Some(Ok(manifest)) => manifest,
         Some(Err(error)) => {
@@ -127,11 +184,17 @@ fn difference(error: &CheckpointError, file: String, recorded: String) -> Differ
 fn text(verification: &Verification) -> String {
     let mut text = String::new();
     for verified in &verification.checkpoints {
-        let Verified { checkpoint, differences, num_bytes, num_files, stage } = verified;
+        let Verified { checkpoint, differences, num_bytes, num_files, places, stage } = verified;
         let result = if differences.is_empty() { "as recorded" } else { "DIFFERS" };
+        let places = match places.contains(&Place::Store) {
+            true => {
+                format!(", {}", places.iter().map(|place| place.text()).collect::<Vec<_>>().join(" and "))
+            }
+            false => String::new(),
+        };
         let _ = writeln!(
             text,
-            "{checkpoint} ({}): {result}, {num_files} files, {num_bytes} bytes in shards",
+            "{checkpoint} ({}): {result}, {num_files} files, {num_bytes} bytes in shards{places}",
             stage.name()
         );
         for difference in differences {

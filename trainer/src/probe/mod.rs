@@ -49,6 +49,7 @@ use crate::run::progress::Console;
 use crate::run::refusal::{self, Refusal};
 use crate::run::signals::Interrupt;
 use crate::run::{self, failpoint};
+use crate::store::fetch;
 
 use compare::{FirstDifference, Scope};
 use error::ProbeError;
@@ -133,13 +134,15 @@ pub fn probe(options: &ProbeOptions) -> Result<ProbeReport, ProbeError> {
     let num_steps = num_steps(options, contract)?;
     let withheld = plan(options, &frozen)?;
     let record = find(&options.checkpoint, &history)?;
+    let console = Console::new(options.is_quiet);
+    let fetched = fetch::newest(&console, &frozen, &run::folder_of(&options.ledger), vec![record.clone()]);
+    fetched.map_err(RunError::from)?;
     check_bytes(options, &frozen, &record)?;
 
     let asked = run::num_threads(contract, options.num_threads, history.num_threads)?;
     let num_threads =
         asked.unwrap_or_else(|| u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX));
     let ledger_folder = run::folder_of(&options.ledger);
-    let console = Console::new(options.is_quiet);
     let parent = options.scratch.as_ref().unwrap_or(&ledger_folder);
     let scratch = Scratch::new(parent, &frozen.run, &console)?;
     scratch::check_room(scratch.path(), scratch::needed_bytes(record.num_bytes, num_steps))?;

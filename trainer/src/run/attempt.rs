@@ -122,7 +122,12 @@ impl Attempt {
     /// the loop goes on.
     #[must_use]
     pub fn scribe(&self) -> Scribe {
-        Scribe { appended: Vec::new(), attempt: self.attempt, recorder: self.recorder.clone() }
+        Scribe {
+            appended: Vec::new(),
+            attempt: self.attempt,
+            console: self.console.clone(),
+            recorder: self.recorder.clone(),
+        }
     }
 
     /// Takes note of what a [`Scribe`] appended, in its order. Until then the
@@ -217,6 +222,7 @@ fn record(attempt: AttemptId, step: u64, body: Body) -> Record {
 pub struct Scribe {
     appended: Vec<(u64, Body)>,
     attempt: AttemptId,
+    console: Console,
     recorder: Recorder,
 }
 
@@ -241,6 +247,10 @@ impl Scribe {
 impl Stages for Scribe {
     fn attempt(&self) -> AttemptId {
         self.attempt
+    }
+
+    fn console(&self) -> &Console {
+        &self.console
     }
 
     fn append(&mut self, step: u64, body: Body) -> Result<(), RunError> {

@@ -139,6 +139,7 @@ impl RunError {
             Self::Input(_) => {
                 Some("restore the frozen file, then run the same command again; the run resumes")
             }
+            Self::Checkpoint(CheckpointError::Store(error)) => Some(error.hint()),
             Self::Checkpoint(_) => Some("make room or repair the store, then run the same command again"),
             Self::State(_) => Some("the checkpoint was not written by this run; `ledger audit` says more"),
             _ => None,

@@ -26,6 +26,7 @@ pub mod save;
 pub mod saver;
 pub mod select;
 pub mod signals;
+pub(crate) mod stored;
 pub mod train;
 
 use std::io;
@@ -45,6 +46,7 @@ use crate::checkpoint::roster::Roster;
 use crate::device;
 use crate::engine::{COMPUTE_DTYPE, Engine, EngineConfig};
 use crate::identity::{self, Identity};
+use crate::store::working_folder;
 
 use attempt::{Attempt, SEGMENT};
 use conclude::RunReport;
@@ -158,6 +160,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
         let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads as usize);
         pool.build_global().map_err(|error| RunError::Process(io::Error::other(error)))?;
     }
+    stored::make_available(&console, &frozen, &history, &ledger_folder)?;
     let resume = resume::decide(&frozen, &history, &ledger_folder)?;
     resume.check_restart(contract, &history, options.may_restart)?;
     if interrupt.is_set() {
@@ -285,8 +288,9 @@ fn work(
     if !history.has_segment {
         attempt.record(0, first_segment(frozen))?;
     }
-    let store = places.ledger.join(&contract.checkpoints.store);
+    let store = places.ledger.join(working_folder(&contract.checkpoints.store));
     recovery::record(attempt, history, &resume, &frozen.run, &store)?;
+    stored::clean(attempt, history, frozen);
     retire::finish(attempt, frozen, places.ledger)?;
 
     let loaded = inputs::load(contract, reader, places, &attempt.console, interrupt)?;

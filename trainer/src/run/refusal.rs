@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::identity::Identity;
 use crate::state::{StateError, registry};
+use crate::store::{self, StoreError};
 
 /// A contract that may not be executed by this binary, here.
 #[derive(Debug, thiserror::Error)]
@@ -118,6 +119,9 @@ pub enum Refusal {
         /// Those that could be probed.
         validated: String,
     },
+    /// The checkpoint store cannot be used from here.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// Another number of threads than the attempts before.
     #[error("earlier attempts ran {expected} threads, the command line asks for {actual}")]
     Threads {
@@ -131,7 +135,7 @@ pub enum Refusal {
 impl Refusal {
     /// What can be done about it.
     #[must_use]
-    pub const fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &'static str {
         match self {
             Self::NoContract { .. } => "freeze a contract first: `ledger freeze contract.json`",
             Self::Key { .. } => "point `--keys` at the folder with the trainer key of this contract",
@@ -155,6 +159,7 @@ impl Refusal {
                 "leave out `--threads`; a contract that permits another number says so in \
                  /topology/permitted_rewrites"
             }
+            Self::Store(error) => error.hint(),
             Self::Unsupported { .. } | Self::State(_) => "change the contract and freeze it again",
             Self::Instrumented { .. } => {
                 "use an ordinary build; a deliberate test sets LEDGER_ALLOW_INSTRUMENTATION=1"
@@ -208,8 +213,8 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
     if contract.checkpoints.mid_accumulation != MidAccumulation::RoundToBoundary {
         return unsupported("/checkpoints/mid_accumulation", &contract.checkpoints.mid_accumulation);
     }
-    if contract.checkpoints.store.contains("://") {
-        return unsupported("/checkpoints/store", &contract.checkpoints.store);
+    if store::is_url(&contract.checkpoints.store) {
+        store::Location::parse(&contract.checkpoints.store)?;
     }
     if contract.checkpoints.every_steps == 0 {
         return unsupported("/checkpoints/every_steps", &0);

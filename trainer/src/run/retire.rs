@@ -11,15 +11,19 @@ use std::path::Path;
 use ledger::FrozenContract;
 use schemas::body::{AnomalyDet, AnomalyObs, Body, CheckpointObs, CheckpointRetiredDet, Halves};
 use schemas::ids::CheckpointId;
+use schemas::state::StateClass;
 
-use crate::checkpoint::CheckpointError;
 use crate::checkpoint::retention::{Fact, Retirement, Stage};
 use crate::checkpoint::retire::{self, Removed};
 use crate::checkpoint::validate::Expected;
+use crate::checkpoint::{CONFIG_NAME, CheckpointError, MANIFEST_NAME, MODEL_NAME};
+use crate::store::retire::Files;
+use crate::store::{self, WRITER_NAME, working_folder};
 
 use super::attempt::Attempt;
 use super::error::{self, RunError};
 use super::failpoint;
+use super::progress::Console;
 
 /// Name of the anomaly that a failed removal leaves.
 pub const INCOMPLETE: &str = "retirement_incomplete";
@@ -32,7 +36,8 @@ pub fn apply(attempt: &mut Attempt, frozen: &FrozenContract, ledger_folder: &Pat
     for retirement in attempt.roster().decide().retire {
         attempt.record_durably(retirement.step, retired(&retirement))?;
         failpoint::pass("checkpoint.retired");
-        let removed = remove(attempt.roster().fact(&retirement.checkpoint), frozen, ledger_folder);
+        let fact = attempt.roster().fact(&retirement.checkpoint);
+        let removed = remove(&attempt.console, fact, frozen, ledger_folder);
         report(attempt, &retirement.checkpoint, removed, "Retired")?;
     }
     Ok(())
@@ -45,8 +50,12 @@ pub fn apply(attempt: &mut Attempt, frozen: &FrozenContract, ledger_folder: &Pat
 pub fn finish(attempt: &mut Attempt, frozen: &FrozenContract, ledger_folder: &Path) -> Result<(), RunError> {
     let retired = attempt.roster().facts().into_iter().filter(|fact| fact.stage == Stage::Retired);
     let retired: Vec<Fact> = retired.cloned().collect();
+    let stored = stored_files(attempt, frozen, &retired);
     for fact in retired {
-        let removed = remove(Some(&fact), frozen, ledger_folder);
+        let removed = match &stored {
+            Ok(Some(files)) if !is_stored(files, &fact) => remove_local(&fact, frozen, ledger_folder),
+            _ => remove(&attempt.console, Some(&fact), frozen, ledger_folder),
+        };
         if removed.as_ref().is_ok_and(|removed| removed.paths.is_empty()) {
             continue;
         }
@@ -75,32 +84,82 @@ pub fn incomplete(checkpoint: &CheckpointId, error: &CheckpointError) -> Body {
     Body::Anomaly(Box::new(Halves { det, obs }))
 }
 
-/// Removes the shards of a checkpoint that the record calls retired; for any
-/// other there is nothing to do.
+/// Removes the shards of a checkpoint that the record calls retired, here and
+/// in a store by URL; for any other there is nothing to do.
 ///
 /// # Errors
 /// [`CheckpointError`] for the first file that stays.
 pub fn remove(
+    console: &Console,
     fact: Option<&Fact>,
     frozen: &FrozenContract,
     ledger_folder: &Path,
 ) -> Result<Removed, CheckpointError> {
-    let retired = fact.filter(|fact| fact.stage == Stage::Retired);
-    let Some((fact, manifest)) = retired.and_then(|fact| fact.manifest.map(|manifest| (fact, manifest)))
-    else {
-        return Ok(Removed::default());
-    };
+    let Some(fact) = fact.filter(|fact| fact.stage == Stage::Retired) else { return Ok(Removed::default()) };
+    let mut removed = remove_local(fact, frozen, ledger_folder)?;
+    if let Some(remote) = store::remote(&frozen.contract.checkpoints.store)?
+        && let Some(expected) = expected(fact, frozen)
+    {
+        let stored = store::retire::remove(&remote, console, &expected, &fact.kept)?;
+        removed.num_bytes += stored.num_bytes;
+        removed.paths.extend(stored.paths);
+    }
+    Ok(removed)
+}
+
+/// Removes them from the folder beside the ledger.
+fn remove_local(
+    fact: &Fact,
+    frozen: &FrozenContract,
+    ledger_folder: &Path,
+) -> Result<Removed, CheckpointError> {
+    let Some(expected) = expected(fact, frozen) else { return Ok(Removed::default()) };
     // The folder is where the contract has it and not where an entry says, so
     // that a run's folder can be moved and no other can be named.
-    let folder = ledger_folder.join(&frozen.contract.checkpoints.store).join(fact.checkpoint.as_str());
-    let expected = Expected {
+    let store = &frozen.contract.checkpoints.store;
+    let folder = ledger_folder.join(working_folder(store)).join(fact.checkpoint.as_str());
+    if store::is_url(store) && folder.symlink_metadata().is_err() {
+        // A copy that was never fetched to this machine, or thrown away.
+        return Ok(Removed::default());
+    }
+    retire::remove(&folder, &expected, &fact.kept, || failpoint::pass("shard.removed"))
+}
+
+/// None for a checkpoint that was never committed.
+fn expected<'a>(fact: &'a Fact, frozen: &'a FrozenContract) -> Option<Expected<'a>> {
+    Some(Expected {
         checkpoint: &fact.checkpoint,
         contract: frozen.digest,
-        manifest,
+        manifest: fact.manifest?,
         run: &frozen.run,
         step: fact.step,
-    };
-    retire::remove(&folder, &expected, &fact.kept, || failpoint::pass("shard.removed"))
+    })
+}
+
+/// What a store by URL holds of the run, asked once; none without such a store,
+/// or where nothing was retired.
+fn stored_files(
+    attempt: &Attempt,
+    frozen: &FrozenContract,
+    retired: &[Fact],
+) -> Result<Option<Files>, CheckpointError> {
+    match store::remote(&frozen.contract.checkpoints.store)? {
+        Some(remote) if !retired.is_empty() => {
+            store::retire::files(&remote, &attempt.console, &frozen.run).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Whether the store holds more of a checkpoint than its manifest and who wrote
+/// it, so that a removal may have to be finished.
+fn is_stored(files: &Files, fact: &Fact) -> bool {
+    let found = files.get(fact.checkpoint.as_str());
+    let mut kept = vec![MANIFEST_NAME, WRITER_NAME];
+    if fact.kept.contains(&StateClass::Model) {
+        kept.extend([MODEL_NAME, CONFIG_NAME]);
+    }
+    found.is_some_and(|found| found.iter().any(|name| !kept.contains(&name.as_str())))
 }
 
 fn report(

@@ -7,6 +7,7 @@
 //! ([`super::saver`]): the stages are the same, and only who appends differs.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ledger::FrozenContract;
@@ -27,11 +28,13 @@ use crate::checkpoint::{AVERAGES_NAME, CONFIG_NAME, CheckpointError, MODEL_NAME,
 use crate::export::{self, FileKind, NamedTensor};
 use crate::state::StateError;
 use crate::state::registry::{CapturedState, Content};
+use crate::store::{self, Remote, Stored, working_folder};
 
 use super::attempt::Attempt;
 use super::costs::micros;
 use super::error::{self, RunError};
 use super::failpoint;
+use super::progress::Console;
 
 /// State of one step, ready to be written: a copy, which no update reaches.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +83,9 @@ pub trait Stages {
     /// Number of the attempt that saves.
     fn attempt(&self) -> AttemptId;
 
+    /// Where messages for people go.
+    fn console(&self) -> &Console;
+
     /// Appends an entry, which becomes durable with its group.
     ///
     /// # Errors
@@ -96,6 +102,10 @@ pub trait Stages {
 impl Stages for Attempt {
     fn attempt(&self) -> AttemptId {
         self.attempt
+    }
+
+    fn console(&self) -> &Console {
+        &self.console
     }
 
     fn append(&mut self, step: u64, body: Body) -> Result<(), RunError> {
@@ -118,7 +128,7 @@ pub fn save(attempt: &mut Attempt, snapshot: &Snapshot<'_>, ledger_folder: &Path
     attempt.enter("checkpoint");
     let started = Instant::now();
     attempt.record_durably(step, requested(step, &checkpoint))?;
-    let store = ledger_folder.join(&snapshot.frozen.contract.checkpoints.store);
+    let store = ledger_folder.join(working_folder(&snapshot.frozen.contract.checkpoints.store));
     let result = finish(attempt, snapshot, &store, &checkpoint, started);
     let num_bytes = result.as_ref().map_or(0, |saved| saved.num_bytes);
     attempt.costs.checkpoint(started.elapsed(), num_bytes);
@@ -184,6 +194,7 @@ fn write(
     // Durably committed.
     let committed = staged.commit()?;
     failpoint::pass("checkpoint.renamed");
+    let remote = upload(stages, snapshot, &committed, checkpoint)?;
     let model = shard(&committed.manifest, StateClass::Model, MODEL_NAME)?.digest;
     let config = shard(&committed.manifest, StateClass::Model, CONFIG_NAME)?.digest;
     let body = committed_body(snapshot, &committed, checkpoint, model, requested.elapsed());
@@ -199,6 +210,11 @@ fn write(
         step,
     };
     validate::reread(&committed.folder, &expected)?;
+    if let Some(remote) = remote {
+        let stored = Stored { checkpoint, run: &snapshot.frozen.run };
+        let (manifest, digest) = (&committed.manifest, committed.manifest_digest);
+        store::verify::reread(&remote, stages.console(), stored, manifest, digest)?;
+    }
     let body = Body::CheckpointValidated(Box::new(stage(step, checkpoint, renamed.elapsed())));
     stages.append_durably(step, body)?;
     failpoint::pass("checkpoint.validated");
@@ -210,6 +226,32 @@ fn write(
         model,
         num_bytes: committed.num_bytes,
     })
+}
+
+/// Brings a checkpoint into a store by URL, before any entry calls it
+/// committed. Where that fails the working folder does not keep it either: the
+/// record will say that it failed.
+fn upload(
+    stages: &dyn Stages,
+    snapshot: &Snapshot<'_>,
+    committed: &Committed,
+    checkpoint: &CheckpointId,
+) -> Result<Option<Arc<Remote>>, RunError> {
+    let uploaded = store::remote(&snapshot.frozen.contract.checkpoints.store)
+        .map_err(CheckpointError::from)
+        .and_then(|remote| {
+            let Some(remote) = remote else { return Ok(None) };
+            let stored = Stored { checkpoint, run: &snapshot.frozen.run };
+            store::upload::upload(&remote, stages.console(), stored, committed)?;
+            Ok(Some(remote))
+        });
+    if uploaded.is_err()
+        && let Err(error) = std::fs::remove_dir_all(&committed.folder)
+    {
+        let folder = committed.folder.display();
+        stages.console().say(&format!("warning: could not remove {folder}: {error}"));
+    }
+    Ok(uploaded?)
 }
 
 fn shard<'a>(manifest: &'a CheckpointManifest, class: StateClass, name: &str) -> Result<&'a Shard, RunError> {
@@ -234,7 +276,7 @@ fn committed_body(
         duration_us: micros(duration),
         manifest: committed.manifest_digest,
         num_bytes: committed.num_bytes,
-        path: format!("{}/{checkpoint}", snapshot.frozen.contract.checkpoints.store.trim_end_matches('/')),
+        path: format!("{}/{checkpoint}", working_folder(&snapshot.frozen.contract.checkpoints.store)),
     };
     Body::CheckpointDurablyCommitted(Box::new(Halves { det, obs }))
 }

@@ -23,6 +23,7 @@ use schemas::ids::CheckpointId;
 
 use crate::checkpoint::{CheckpointError, checkpoint_id};
 use crate::state::registry::CapturedState;
+use crate::store::working_folder;
 
 use super::attempt::{Attempt, Scribe};
 use super::error::RunError;
@@ -55,7 +56,7 @@ impl Saver {
     /// For a run whose contract saves asynchronously.
     #[must_use]
     pub fn new(frozen: &FrozenContract, ledger_folder: &Path) -> Self {
-        let store = ledger_folder.join(&frozen.contract.checkpoints.store);
+        let store = ledger_folder.join(working_folder(&frozen.contract.checkpoints.store));
         Self { frozen: Arc::new(frozen.clone()), store }
     }
 

@@ -28,6 +28,7 @@ use crate::engine::{Engine, StepOutcome};
 use crate::evaluate::EvaluationOutcome;
 use crate::state::registry::{self, Source};
 use crate::state::{Derivation, SelectionTracker};
+use crate::store::working_folder;
 
 use super::attempt::Attempt;
 use super::calendar;
@@ -209,7 +210,7 @@ impl<'a> Training<'a> {
             saving: None,
             selection: resume.selection,
             step,
-            store: context.ledger_folder.join(&contract.checkpoints.store),
+            store: context.ledger_folder.join(working_folder(&contract.checkpoints.store)),
             values: context.history.evaluations.clone(),
         })
     }

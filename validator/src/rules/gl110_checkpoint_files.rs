@@ -106,11 +106,9 @@ impl Check for State<'_> {
     }
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
-        let store = &self.frozen.contract.checkpoints.store;
-        if store.contains("://") {
-            return Outcome::NotEvaluated(format!(
-                "the checkpoint store {store} is not a folder beside the ledger"
-            ));
+        let store = self.frozen.checkpoint_folder();
+        if let Some(reason) = nothing_fetched(self.frozen, self.committed.len(), evidence) {
+            return Outcome::NotEvaluated(reason);
         }
         let mut num_files = 0;
         for committed in &self.committed {
@@ -124,8 +122,7 @@ impl Check for State<'_> {
 impl State<'_> {
     /// Where the files are looked for, whatever the entry says.
     fn folder(&self, committed: &Committed) -> String {
-        let store = self.frozen.contract.checkpoints.store.trim_end_matches('/');
-        format!("{store}/{}", committed.obs.checkpoint)
+        format!("{}/{}", self.frozen.checkpoint_folder(), committed.obs.checkpoint)
     }
 
     fn check(&self, committed: &Committed, evidence: &Evidence, sink: &mut Sink) -> u64 {
@@ -196,7 +193,11 @@ impl State<'_> {
             Ok(bytes) => bytes.len() as u64,
             Err(error) => {
                 let at = At::place(&path);
-                let message = format!("the manifest of {} cannot be read", committed.obs.checkpoint);
+                let message = format!(
+                    "the manifest of {} cannot be read{}",
+                    committed.obs.checkpoint,
+                    self.frozen.where_to_fetch()
+                );
                 sink.tampered(at, message, committed.obs.manifest, describe(&error));
                 return None;
             }
@@ -278,6 +279,20 @@ impl State<'_> {
             );
         }
     }
+}
+
+/// Why nothing can be said of files that are all elsewhere: under a store by URL
+/// a folder that is not there was not fetched, and lost nothing.
+pub(crate) fn nothing_fetched(frozen: &Frozen, num_committed: usize, evidence: &Evidence) -> Option<String> {
+    let is_elsewhere = num_committed > 0 && frozen.is_stored_by_url();
+    let is_missing = is_elsewhere && evidence.list(frozen.checkpoint_folder()).is_err();
+    is_missing.then(|| {
+        format!(
+            "no checkpoint is beside the ledger, in `{}`{}",
+            frozen.checkpoint_folder(),
+            frozen.where_to_fetch()
+        )
+    })
 }
 
 fn check_shard(committed: &Committed, folder: &str, shard: &Shard, evidence: &Evidence, sink: &mut Sink) {

@@ -13,6 +13,7 @@ use crate::evidence::{Evidence, describe};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::{Checkpoints, Committed, declare_rule};
+use crate::rules::gl110_checkpoint_files::nothing_fetched;
 use crate::rules::updates::tensors;
 
 declare_rule!(
@@ -80,7 +81,7 @@ impl State<'_> {
             return;
         };
         let is_retired = known.standing == Standing::Retired;
-        let folder = format!("{}/{id}", self.frozen.contract.checkpoints.store.trim_end_matches('/'));
+        let folder = format!("{}/{id}", self.frozen.checkpoint_folder());
         let manifest = match tensors::manifest(evidence, committed) {
             Ok(manifest) => manifest,
             Err(reason) => {
@@ -121,13 +122,10 @@ impl Check for State<'_> {
     }
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
-        let store = &self.frozen.contract.checkpoints.store;
-        if store.contains("://") {
-            return Outcome::NotEvaluated(format!(
-                "the checkpoint store {store} is not a folder beside the ledger"
-            ));
-        }
         let committed = self.checkpoints.committed();
+        if let Some(reason) = nothing_fetched(self.frozen, committed.len(), evidence) {
+            return Outcome::NotEvaluated(reason);
+        }
         for (id, _, committed) in &committed {
             self.files(id, committed, evidence, sink);
         }

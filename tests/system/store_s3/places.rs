@@ -1,0 +1,141 @@
+//! Where checkpoints are, and whether they are what they should be: list, verify,
+//! fetch, and retention in the bucket.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::*;
+
+fn places(cloud: &Cloud, run: &RunFolder) -> Vec<(String, Value, Value)> {
+    let listing = cloud.checkpoint(run, &["list", "--json"]).expect_code(0).json();
+    assert_eq!(listing["store_is_url"], true);
+    let rows = listing["checkpoints"].as_array().expect("rows");
+    let row = |row: &Value| {
+        let name = row["checkpoint"].as_str().expect("a name").to_owned();
+        (name, row["places"].clone(), row["problem"].clone())
+    };
+    rows.iter().map(row).collect()
+}
+
+#[test]
+fn a_flipped_bit_in_the_bucket_is_found() {
+    let cloud = Cloud::new();
+    let run = small(2, STORE, |_| {});
+    let _ = cloud.train(&run).expect_code(0);
+    let both = json!(["local", "store"]);
+    for (name, places, problem) in places(&cloud, &run) {
+        assert_eq!((places, problem), (both.clone(), Value::Null), "{name}");
+    }
+    let _ = cloud.checkpoint(&run, &["verify", "--all"]).expect_code(0);
+
+    let folder = format!("{}/s00000002-a1", below(&run));
+    for name in ["model.safetensors", "manifest.json", "data_cursor.json"] {
+        let key = format!("{folder}/{name}");
+        let honest = cloud.server.get(&key).expect("it was uploaded");
+        let mut flipped = honest.clone();
+        let middle = flipped.len() / 2;
+        flipped[middle] ^= 1;
+        cloud.server.put(&key, &flipped);
+
+        let verified = cloud.checkpoint(&run, &["verify", "s00000002-a1", "--json"]).expect_code(1).json();
+        let differences = verified["checkpoints"][0]["differences"].as_array().expect("differences").clone();
+        assert_eq!(differences.len(), 1, "{differences:?}");
+        assert_eq!(differences[0]["file"], format!("s3://{BUCKET}/{key}"));
+
+        // Nothing of it is left where it was fetched to.
+        let fetched = cloud.checkpoint(&run, &["fetch", "s00000002-a1", "--to", "fetched"]).expect_code(1);
+        fetched.expect_message(&[name, "expected", "hint:"]);
+        let left = fs::read_dir(run.path().join("fetched")).expect("the folder was made");
+        assert_eq!(left.count(), 0);
+
+        // Nor does a bare machine go on from it: there it is an older one.
+        let bare = run.copy();
+        fs::remove_dir_all(bare.path().join("checkpoints")).expect("a working folder");
+        let explained = cloud.trainer(&bare, &["resume", "--explain", "--ledger", "run.db"]);
+        explained.clone().expect_code(0).expect_message(&["s00000002-a1 cannot be fetched", name]);
+        assert!(explained.stdout.contains("s00000000-a1"), "{explained}");
+        cloud.server.put(&key, &honest);
+    }
+    // What the run itself has is as it was.
+    accepted(&run);
+    let fetched = cloud.checkpoint(&run, &["fetch", "s00000002-a1", "--to", "fetched"]).expect_code(0);
+    assert!(fetched.stdout.contains("Fetched: s00000002-a1"), "{fetched}");
+    let again = cloud.checkpoint(&run, &["fetch", "--all", "--to", "fetched"]).expect_code(0);
+    assert!(again.stdout.contains("Already there: s00000002-a1"), "{again}");
+    let model = |folder: &str| fs::read(run.path().join(folder).join("s00000002-a1/model.safetensors"));
+    assert_eq!(model("fetched").expect("fetched"), model("checkpoints").expect("made here"));
+}
+
+#[test]
+fn a_damaged_copy_is_fetched_again() {
+    let cloud = Cloud::new();
+    let run = small(20, STORE, |_| {});
+    cloud.proxy.strike(system_tests::proxy::Fate::Refused, u32::MAX, "s00000008-a1");
+    let _ = cloud.train_within(&run, 2).expect_code(1);
+    cloud.proxy.heal();
+    let model = run.path().join("checkpoints/s00000006-a1/model.safetensors");
+    let mut bytes = fs::read(&model).expect("a working copy");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&model, bytes).expect("it can be written");
+    cloud.train(&run).expect_code(0).expect_message(&["fetching it again", "RESUMING", "s00000006-a1"]);
+    assert_eq!(of_kind(&run.entries(), "checkpoint.quarantined").len(), 0, "the bucket has it");
+    accepted(&run);
+}
+
+#[test]
+fn retention_reaches_the_bucket() {
+    let cloud = Cloud::new();
+    let run = small(20, STORE, |contract| {
+        contract["checkpoints"]["keep"] =
+            json!({"kind": "chosen", "best": 1, "every_steps": null, "last": 1, "pinned": [6]});
+    });
+    let _ = cloud.train(&run).expect_code(0);
+    accepted(&run);
+    let entries = run.entries();
+    let retired = of_kind(&entries, "checkpoint.retired");
+    assert!(retired.len() >= 5, "{} were retired", retired.len());
+    for entry in &retired {
+        let id = entry["body"]["obs"]["checkpoint"].as_str().expect("a name");
+        let mut expected = vec!["manifest.json", "writer.json"];
+        if entry["body"]["det"]["kept"] == json!(["model"]) {
+            expected.extend(["config.json", "model.safetensors"]);
+        }
+        expected.sort_unstable();
+        assert_eq!(cloud.files(&run, id), expected, "{id}");
+    }
+    assert!(cloud.files(&run, "s00000006-a1").contains(&"optimizer.safetensors".to_owned()), "pinned");
+
+    // On a machine that has nothing yet, everything that stays is fetched.
+    fs::remove_dir_all(run.path().join("checkpoints")).expect("a working folder");
+    for (name, places, problem) in places(&cloud, &run) {
+        assert_eq!((places, problem), (json!(["store"]), Value::Null), "{name}");
+    }
+    let _ = cloud.checkpoint(&run, &["verify", "--all"]).expect_code(0);
+    let _ = cloud.checkpoint(&run, &["fetch", "--all"]).expect_code(0);
+    accepted(&run);
+}
+
+#[test]
+fn an_audit_without_the_files_says_what_to_fetch() {
+    let cloud = Cloud::new();
+    let run = small(4, STORE, |_| {});
+    let _ = cloud.train(&run).expect_code(0);
+    accepted(&run);
+    fs::remove_dir_all(run.path().join("checkpoints")).expect("a working folder");
+    let report = run.report();
+    assert_ne!(report["verdict"], "accepted");
+    let rules = report["rules"].as_array().expect("rules");
+    let rule = rules.iter().find(|rule| rule["code"] == "GL110").expect("it is in the catalogue");
+    assert_eq!(rule["status"], "not_evaluated", "{rule}");
+    let reason = rule.to_string();
+    assert!(reason.contains("trainer checkpoint fetch --all") && reason.contains(STORE), "{reason}");
+    let _ = cloud.checkpoint(&run, &["fetch", "--all"]).expect_code(0);
+    accepted(&run);
+    // One that is missing among others is missing.
+    fs::remove_dir_all(run.path().join("checkpoints/s00000002-a1")).expect("a checkpoint");
+    let report = run.report();
+    assert_eq!(report["verdict"], "tampered");
+    assert!(report["findings"].to_string().contains("trainer checkpoint fetch"), "{:#}", report["findings"]);
+}
