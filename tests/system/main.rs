@@ -1,5 +1,6 @@
 //! Tests of the programs as a whole, and of the workspace's own rules.
 
+mod anomalies;
 mod asynchronous;
 mod bad_contracts;
 mod bad_ledgers;
@@ -11,5 +12,6 @@ mod probes;
 mod retention;
 mod sources;
 mod stateful;
+mod warm_start;
 mod web;
 mod workspace;

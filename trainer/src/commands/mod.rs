@@ -9,6 +9,7 @@
 mod diff;
 mod difference;
 mod explain;
+mod init_from;
 mod inspect;
 mod list;
 mod opened;
@@ -119,6 +120,8 @@ pub(crate) struct ResumeArguments {
     #[command(flatten)]
     common: LedgerArguments,
 }
+
+pub(crate) use init_from::{InitFromArguments, run as init_from};
 
 pub(crate) fn checkpoint(arguments: &CheckpointArguments) -> Result<u8, Failure> {
     match &arguments.command {

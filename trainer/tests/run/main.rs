@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod anomalies;
 mod asynchronous;
 mod commands;
 #[cfg(feature = "failpoints")]
@@ -19,3 +20,4 @@ mod probes;
 mod refusals;
 mod retention;
 mod stateful;
+mod warm_start;

@@ -4,6 +4,7 @@
 //! rule must then say what it did not say before. A rule without a mutation
 //! fails the test, so none can be added without one.
 
+mod anomalies;
 mod attempts;
 mod authority;
 mod checkpoints;
@@ -13,6 +14,7 @@ mod probes;
 mod retention;
 mod stateful;
 mod updates;
+mod warm_start;
 
 use std::collections::BTreeSet;
 
@@ -63,7 +65,8 @@ fn rule(code: &str) -> &'static dyn Rule {
 }
 
 /// Rules that have nothing to check in the plain fixture.
-const NOT_IN_FIXTURE: [&str; 7] = ["GL409", "GL508", "GL511", "GL611", "GL620", "GL621", "GL622"];
+const NOT_IN_FIXTURE: [&str; 9] =
+    ["GL409", "GL508", "GL511", "GL611", "GL620", "GL621", "GL622", "GL644", "GL646"];
 
 fn check_honest(fixture: &Fixture, name: &str) {
     for rule in rules() {
@@ -122,6 +125,8 @@ fn every_rule_catches_what_it_is_for() {
         authority::MUTATIONS,
         retention::MUTATIONS,
         stateful::MUTATIONS,
+        anomalies::MUTATIONS,
+        warm_start::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();
