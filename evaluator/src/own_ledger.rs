@@ -60,7 +60,7 @@ impl OwnLedger {
 
     /// Records that an opening gave no result, and why.
     pub(crate) fn append_anomaly(&self, name: &str, description: &str) -> Result<Receipt, EvaluateError> {
-        let det = AnomalyDet { name: name.to_owned() };
+        let det = AnomalyDet::named(name);
         let obs = AnomalyObs { description: description.to_owned() };
         self.append(Body::Anomaly(Box::new(Halves { det, obs })), None)
     }

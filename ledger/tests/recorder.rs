@@ -15,7 +15,7 @@ use schemas::entry::LedgerKind;
 use schemas::ids::{IdempotencyKey, RunId};
 
 fn anomaly(description: String) -> Record {
-    let det = AnomalyDet { name: "test".to_owned() };
+    let det = AnomalyDet::named("test");
     Record::new(Body::Anomaly(Box::new(Halves { det, obs: AnomalyObs { description } })))
 }
 

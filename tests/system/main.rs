@@ -1,5 +1,6 @@
 //! Tests of the programs as a whole, and of the workspace's own rules.
 
+mod anomalies;
 mod asynchronous;
 mod bad_contracts;
 mod bad_ledgers;
@@ -12,5 +13,6 @@ mod retention;
 mod sources;
 mod stateful;
 mod store_s3;
+mod warm_start;
 mod web;
 mod workspace;

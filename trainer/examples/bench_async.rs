@@ -20,6 +20,7 @@ use trainer::run::saver::Saver;
 use trainer::run::train::{Loop, Trained};
 use trainer::run::{RunOptions, run_with};
 use trainer::state::Derivation;
+use trainer::state::anomaly::SinceLast;
 use trainer::state::registry::{self, CapturedState, Content, Source};
 use trainer::store::working_folder;
 
@@ -97,7 +98,7 @@ fn measure(
     for round in 0..NUM_WARM + num_rounds {
         let started = Instant::now();
         let state = capture(round)?;
-        let saving = saver.begin(attempt, state, started.elapsed())?;
+        let saving = saver.begin(attempt, (state, SinceLast::default()), started.elapsed())?;
         let held = started.elapsed();
         let saved = saving.wait(attempt)?;
         std::fs::remove_dir_all(store.join(saved.checkpoint.as_str()))

@@ -52,6 +52,15 @@ enum Command {
     ///
     /// Exit codes: 0 it would start, 1 nothing can be resumed from, 2 could not run.
     Resume(commands::ResumeArguments),
+    /// Start a new run from the weights of another run's checkpoint: prepare its contract.
+    ///
+    /// Copies the checkpoint's model shard beside the contract and fills the
+    /// contract's lineage block with digests. This is a warm start and no
+    /// resume: nothing but weights is taken over, and the new run has its own
+    /// record. Freeze the contract next.
+    ///
+    /// Exit codes: 0 prepared, 2 it was refused or could not run.
+    InitFrom(commands::InitFromArguments),
     /// Show that a checkpoint continues its run, or which state it lacks.
     ///
     /// Resumes the checkpoint in a fresh process, runs some updates, and
@@ -153,6 +162,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run_command(&arguments),
         Command::Checkpoint(arguments) => commands::checkpoint(&arguments),
         Command::Resume(arguments) => commands::resume(&arguments),
+        Command::InitFrom(arguments) => commands::init_from(&arguments),
         Command::Probe(arguments) => probe::probe_command(&arguments),
         Command::Trajectory(arguments) => probe::trajectory_command(&arguments),
         Command::Identity(arguments) => identity_command(&arguments),

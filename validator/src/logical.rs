@@ -3,8 +3,8 @@
 //! Where the contract saves asynchronously, updates and evaluations lie between
 //! the request of a save and its end, and how many is up to the disk. Rules that
 //! follow a run step by step are therefore given the entries in logical order
-//! (`docs/FORMAT.md`, "Order of entries"): the stages of a save, the admission
-//! of its checkpoint and the retirements that follow it directly behind its
+//! (`docs/FORMAT.md`, "Order of entries"): the stages of a save, its
+//! anomalies, the admission of its checkpoint and the retirements that follow it directly behind its
 //! request, and what was recorded meanwhile behind those, in the order in which
 //! it was recorded. A rule then sees what it would see of a synchronous run,
 //! with the indices and times that the entries have. Which recorded orders are
@@ -80,6 +80,8 @@ impl Logical {
             Body::CheckpointDurablyCommitted(halves) => halves.obs.checkpoint == *saving,
             Body::CheckpointFailed(halves) => halves.obs.checkpoint == *saving,
             Body::CandidateAdmitted(halves) => halves.obs.checkpoint == *saving,
+            // One save is in flight at a time, and what is odd is said within it.
+            Body::Anomaly(halves) => halves.det.state.is_some(),
             // Decided when the save is kept, before the next is requested.
             Body::CheckpointRetired(_) => true,
             _ => false,

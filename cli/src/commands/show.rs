@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use ledger::reader::Reader;
 use schemas::body::Body;
-use schemas::contract::{Architecture, Contract, FileBinding};
+use schemas::contract::{Architecture, Contract, FileBinding, Initialization};
 use schemas::data::DataManifest;
 use schemas::entry::LedgerKind;
 use serde_json::{Value, json};
@@ -46,6 +46,7 @@ pub(crate) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
     print(format!("signed by   {}", frozen.signature.keyid))?;
     print(format!("purpose     {}", frozen.contract.purpose.statement))?;
     print_version(&frozen.contract)?;
+    print_lineage(&frozen.contract)?;
     print_data(&frozen.contract, manifest.as_ref())?;
     print_order(&frozen.contract)?;
     print_history(&history, &frozen.contract)?;
@@ -190,6 +191,21 @@ fn print_version(contract: &Contract) -> Result<(), Failure> {
         "  seeds        initialization {}, dropout {}",
         contract.seeds.initialization.0, contract.seeds.dropout.0
     ))
+}
+
+/// The run that the weights come from, where they come from one.
+fn print_lineage(contract: &Contract) -> Result<(), Failure> {
+    let Some(warm_start) = contract.initialization.as_ref().map(Initialization::warm_start) else {
+        return Ok(());
+    };
+    let lineage = &warm_start.lineage;
+    print("\nWhere it starts")?;
+    print(format!("  weights      {}", binding(&warm_start.weights)))?;
+    print(format!("  checkpoint   {} (step {})", lineage.checkpoint, lineage.step))?;
+    print(format!("  of run       {}", lineage.run))?;
+    print(format!("  contract     {}", lineage.contract))?;
+    print(format!("  its ledger   {} entries, root {}", count(lineage.head.size), lineage.head.root))?;
+    print("  Only weights were taken over; that the source's ledger holds them is the owner's statement.")
 }
 
 fn binding(binding: &FileBinding) -> String {

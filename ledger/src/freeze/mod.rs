@@ -18,6 +18,7 @@ mod document;
 mod equivalence;
 mod execution;
 mod files;
+mod initialization;
 mod keep;
 mod model;
 mod plateau;
@@ -256,6 +257,7 @@ fn check_contract(
     data::check(&mut contract, folder, today, &mut inputs, problems);
     let card = card::check(&mut contract, folder, &mut inputs, problems);
     model::check_parameters(&mut contract, card.as_ref(), is_shape_possible, folder, &mut inputs, problems);
+    initialization::check(&mut contract, is_shape_possible, folder, problems);
     schedule::check(&contract, card.as_ref(), &inputs, problems);
     execution::check(&contract, is_shape_possible, problems);
     state::check(&contract, problems);

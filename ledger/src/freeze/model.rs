@@ -17,6 +17,7 @@ use super::problem::Problems;
 use super::{Inputs, named_document, require_tag};
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
 
 /// Most layers; a bound on the size of the parameter manifest.
 const MAX_LAYERS: u32 = 4096;
@@ -97,7 +98,12 @@ pub(super) fn check_parameters(
 fn compare(manifest: &ParameterManifest, expected: &[ParameterDeclaration], problems: &mut Problems) {
     let regenerate = "write it again with `trainer parameters`";
     let names: BTreeSet<&str> = manifest.parameters.iter().map(|parameter| parameter.path.as_str()).collect();
-    for parameter in expected.iter().filter(|parameter| !names.contains(parameter.path.as_str())) {
+    // A tied parameter has no storage of its own; manifests of before it was
+    // listed bind the same state.
+    let is_missing = |parameter: &&ParameterDeclaration| {
+        parameter.tied_to.is_none() && !names.contains(parameter.path.as_str())
+    };
+    for parameter in expected.iter().filter(is_missing) {
         problems.add("/parameters", format!("has no {}", parameter.path), regenerate);
     }
     let mut previous = "";
@@ -185,9 +191,16 @@ fn derive(decoder: &LlamaDecoder, card: &PolicyCard, problems: &mut Problems) ->
             path,
             shape,
             status: ParameterStatus::Trainable,
-            // A tied head is the embedding and not listed.
             tied_to: None,
         });
+    }
+    if let Some(embedding) =
+        parameters.iter().find(|p| p.path == EMBEDDING).filter(|_| decoder.tied_embeddings)
+    {
+        // By identity: nothing of its own but the name.
+        let tied_to = Some(embedding.path.clone());
+        let head = ParameterDeclaration { group: None, path: HEAD.to_owned(), tied_to, ..embedding.clone() };
+        parameters.push(head);
     }
     for group in &card.groups {
         problems.require(
@@ -210,8 +223,8 @@ fn takes(eligible: Eligibility, path: &str, shape: &[u64]) -> bool {
     }
 }
 
-/// Path and shape of every tensor, as Hugging Face names them.
-fn tensors(decoder: &LlamaDecoder) -> Vec<(String, Vec<u64>)> {
+/// Path and shape of every stored tensor, as Hugging Face names them.
+pub(super) fn tensors(decoder: &LlamaDecoder) -> Vec<(String, Vec<u64>)> {
     let hidden = u64::from(decoder.hidden_size);
     let intermediate = u64::from(decoder.intermediate_size);
     let vocabulary = u64::from(decoder.vocab_size);
@@ -222,7 +235,7 @@ fn tensors(decoder: &LlamaDecoder) -> Vec<(String, Vec<u64>)> {
         ("model.norm.weight".to_owned(), vec![hidden]),
     ];
     if !decoder.tied_embeddings {
-        tensors.push(("lm_head.weight".to_owned(), vec![vocabulary, hidden]));
+        tensors.push((HEAD.to_owned(), vec![vocabulary, hidden]));
     }
     for layer in 0..decoder.num_layers {
         let parts = [

@@ -2,6 +2,7 @@
 //! contract determines, and `obs`, which the day decided. A replay of the same
 //! contract gives equal `det` halves.
 
+mod anomaly;
 mod attempt;
 mod candidate;
 mod checkpoint;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::number::EntryFormatter;
 
+pub use anomaly::*;
 pub use attempt::*;
 pub use candidate::*;
 pub use checkpoint::*;

@@ -1,4 +1,4 @@
-//! Updates, evaluations, diagnostics, anomalies.
+//! Updates, evaluations, diagnostics.
 
 use std::collections::BTreeMap;
 
@@ -204,22 +204,4 @@ pub struct DiagnosticDet {
 pub struct DiagnosticObs {
     /// By name.
     pub values: BTreeMap<String, Float>,
-}
-
-/// `anomaly`, determined half.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct AnomalyDet {
-    /// Stable name, such as `loss_not_finite`.
-    pub name: String,
-}
-
-/// `anomaly`, observed half.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct AnomalyObs {
-    /// In words.
-    pub description: String,
 }

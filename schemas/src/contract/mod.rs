@@ -8,6 +8,7 @@
 mod authority;
 mod equivalence;
 mod execution;
+mod lineage;
 mod model;
 mod schedule;
 mod stateful;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use authority::*;
 pub use equivalence::*;
 pub use execution::*;
+pub use lineage::*;
 pub use model::*;
 pub use schedule::*;
 pub use stateful::*;
@@ -79,6 +81,10 @@ pub struct Contract {
     pub floors: Floors,
     /// [`crate::CONTRACT_FORMAT`].
     pub format: String,
+    /// Where the parameters of step 0 come from; left out: from
+    /// `seeds.initialization`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initialization: Option<Initialization>,
     /// Public keys by role.
     pub keys: Keys,
     /// Whether the run stands alone or belongs to a campaign.

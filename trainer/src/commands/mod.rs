@@ -10,6 +10,7 @@ mod diff;
 mod difference;
 mod explain;
 mod fetch;
+mod init_from;
 mod inspect;
 mod list;
 mod opened;
@@ -142,6 +143,8 @@ pub(crate) struct ResumeArguments {
     #[command(flatten)]
     common: LedgerArguments,
 }
+
+pub(crate) use init_from::{InitFromArguments, run as init_from};
 
 pub(crate) fn checkpoint(arguments: &CheckpointArguments) -> Result<u8, Failure> {
     match &arguments.command {

@@ -61,8 +61,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) decoder: &'a LlamaDecoder,
     pub(crate) groups: Vec<GroupPlan>,
     pub(crate) rule: AdamW,
-    /// Group of each parameter of the manifest, in its order; none for a
-    /// frozen one.
+    /// Group of each parameter with storage of its own, in the manifest's
+    /// order; none for a frozen one.
     pub(crate) parameter_groups: Vec<Option<usize>>,
 }
 
@@ -249,7 +249,11 @@ fn parameter_groups(
     parameters: &ParameterManifest,
 ) -> Result<Vec<Option<usize>>, Unsupported> {
     const DOCUMENT: &str = "parameter manifest";
-    let expected = manifest::parameters(&contract.architecture, card)?;
+    let mut expected = manifest::parameters(&contract.architecture, card)?;
+    if parameters.parameters.iter().all(|parameter| parameter.tied_to.is_none()) {
+        // Manifests of before tied parameters were listed.
+        expected = manifest::stored(&expected);
+    }
     let (found, wanted) = (parameters.parameters.len(), expected.parameters.len());
     if found != wanted {
         return field(DOCUMENT, "/parameters", found, format!("the architecture has {wanted} parameters"));
@@ -269,6 +273,14 @@ fn parameter_groups(
         };
         if *found != wanted {
             return field(DOCUMENT, pointer, found, format!("architecture and card give {wanted:?}"));
+        }
+        if let Some(target) = &found.tied_to {
+            let status = parameters.parameters.iter().find(|p| p.path == *target).map(|p| p.status);
+            if status != Some(found.status) {
+                let requirement = format!("it is {target}, and has its status");
+                return field(DOCUMENT, format!("{pointer}/status"), found.status, requirement);
+            }
+            continue;
         }
         let group = found.group.as_ref();
         groups.push(group.and_then(|name| card.groups.iter().position(|group| group.name == *name)));

@@ -17,6 +17,8 @@
 pub mod check;
 pub mod gradients;
 pub mod state;
+mod tied;
+mod warm_start;
 mod vary;
 
 use std::cell::Cell;
@@ -34,6 +36,7 @@ use crate::batch::{Consumption, Microbatch, Placement};
 use crate::data::{DataError, ExampleSource};
 use crate::device::OpenDevice;
 use crate::model::decoder::{Decoder, Masks, Parameters};
+use crate::model::manifest;
 use crate::optimizer::adamw::{self, AdamW, Moments, SquaredNorms};
 use crate::optimizer::clip;
 use crate::order::DataOrder;
@@ -153,6 +156,7 @@ pub struct Engine {
     pub(crate) train: ExampleSource,
     pub(crate) val: ExampleSource,
     pub(crate) microbatch_examples: usize,
+    /// Of what has storage of its own.
     manifest: ParameterManifest,
     slots: Vec<Slot>,
     averages: Option<AveragedParameters>,
@@ -184,7 +188,8 @@ impl Engine {
         let mut parameters = Parameters::new();
         let mut slots = Vec::new();
         let mut averaged = Vec::new();
-        for (declaration, group) in config.parameters.parameters.iter().zip(&plan.parameter_groups) {
+        let stored = manifest::stored(config.parameters);
+        for (declaration, group) in stored.parameters.iter().zip(&plan.parameter_groups) {
             let num_elements = check::num_elements(declaration)?;
             let values = init::values(&declaration.initializer, &declaration.path, seed, num_elements);
             if group.is_some() && config.contract.averages.is_some() {
@@ -203,7 +208,7 @@ impl Engine {
             decoder: Decoder::new(shape, handle),
             parameters,
             microbatch_examples: config.contract.batch.microbatch_examples as usize,
-            manifest: config.parameters.clone(),
+            manifest: stored,
             slots,
             averages: config.contract.averages.as_ref().map(|of| AveragedParameters::new(of, averaged)),
             groups: plan.groups,

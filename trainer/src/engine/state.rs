@@ -140,6 +140,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::restore`], and when none are kept.
     pub fn restore_averages(&mut self, tensors: &[NamedTensor]) -> Result<(), EngineError> {
+        self.refuse_second("averages", tensors)?;
         let found = matched("averages", &self.wanted_model(), tensors)?;
         let mut found = found.into_iter().collect::<std::collections::BTreeMap<_, _>>();
         let averages = self.averages.as_mut().ok_or_else(no_averages)?;
@@ -241,6 +242,7 @@ impl Engine {
         model: &[NamedTensor],
         optimizer: &[NamedTensor],
     ) -> Result<(), EngineError> {
+        self.refuse_second("optimizer", optimizer)?;
         matched("optimizer", &self.wanted_optimizer(), optimizer)?;
         self.restore_model(model)?;
         self.restore_optimizer(optimizer)?;
@@ -253,6 +255,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::restore`].
     pub fn restore_model(&mut self, tensors: &[NamedTensor]) -> Result<(), EngineError> {
+        self.refuse_second("model", tensors)?;
         for (name, values) in matched("model", &self.wanted_model(), tensors)? {
             let data = TensorData::new(values, [self.parameters[&name].dims()[0]]);
             let tensor = Tensor::from_data(data, self.device.handle());
@@ -266,6 +269,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::restore`].
     pub fn restore_optimizer(&mut self, tensors: &[NamedTensor]) -> Result<(), EngineError> {
+        self.refuse_second("optimizer", tensors)?;
         let states = matched("optimizer", &self.wanted_optimizer(), tensors)?;
         let mut states = states.into_iter().collect::<std::collections::BTreeMap<_, _>>();
         for slot in &mut self.slots {

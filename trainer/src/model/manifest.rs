@@ -56,7 +56,8 @@ pub fn layer_path(layer: u32, part: &str) -> String {
     format!("model.layers.{layer}.{part}.weight")
 }
 
-/// Every parameter in ascending byte order of paths.
+/// Every parameter in ascending byte order of paths. A tied head is listed with
+/// what it is tied to, and is not stored ([`stored`]).
 ///
 /// # Errors
 /// When the shape is impossible, or the card's groups do not cover the
@@ -85,6 +86,12 @@ pub fn parameters(
             tied_to: None,
         });
     }
+    parameters.extend(
+        parameters
+            .iter()
+            .find(|parameter| parameter.path == EMBEDDING)
+            .and_then(|embedding| decoder.tied_embeddings.then(|| tied_to(embedding, HEAD))),
+    );
     parameters.sort_by(|a, b| a.path.cmp(&b.path));
     for group in &card.groups {
         if !parameters.iter().any(|parameter| parameter.group.as_ref() == Some(&group.name)) {
@@ -94,9 +101,28 @@ pub fn parameters(
     Ok(ParameterManifest { format: PARAMETER_MANIFEST_FORMAT.to_owned(), parameters })
 }
 
-/// Path and shape of every stored tensor. A tied head is not one: it is the
-/// embedding.
-fn tensors(decoder: &LlamaDecoder) -> Vec<(String, Vec<u64>)> {
+/// A parameter that is another one, by identity: it has no storage, no moments
+/// and no group of its own, and is updated with the other.
+fn tied_to(other: &ParameterDeclaration, path: &str) -> ParameterDeclaration {
+    ParameterDeclaration {
+        group: None,
+        path: path.to_owned(),
+        tied_to: Some(other.path.clone()),
+        ..other.clone()
+    }
+}
+
+/// The parameters that have storage of their own.
+#[must_use]
+pub fn stored(manifest: &ParameterManifest) -> ParameterManifest {
+    let parameters = manifest.parameters.iter().filter(|parameter| parameter.tied_to.is_none());
+    ParameterManifest { format: manifest.format.clone(), parameters: parameters.cloned().collect() }
+}
+
+/// Path and shape of every stored tensor, in no order. A tied head is not one:
+/// it is the embedding.
+#[must_use]
+pub fn tensors(decoder: &LlamaDecoder) -> Vec<(String, Vec<u64>)> {
     let hidden = u64::from(decoder.hidden_size);
     let vocabulary = u64::from(decoder.vocab_size);
     let intermediate = u64::from(decoder.intermediate_size);

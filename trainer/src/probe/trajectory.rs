@@ -27,7 +27,7 @@ use crate::run::inputs::{self, Places};
 use crate::run::progress::Console;
 use crate::run::resume::{self, ResumeState};
 use crate::run::signals::Interrupt;
-use crate::run::{failpoint, folder_of, refusal};
+use crate::run::{failpoint, folder_of, refusal, warm_start};
 use crate::state::SelectionTracker;
 
 use super::continuations;
@@ -105,7 +105,7 @@ pub fn run(options: &TrajectoryOptions) -> Result<(), ProbeError> {
     let loaded = inputs::load(&frozen.contract, &reader, places, &console, &interrupt)?;
     let Some(loaded) = loaded else { return Err(interrupted(&interrupt)) };
     drop(reader);
-    let engine = Engine::initial(EngineConfig {
+    let mut engine = Engine::initial(EngineConfig {
         contract: &frozen.contract,
         card: &loaded.card,
         parameters: &loaded.parameters,
@@ -113,6 +113,7 @@ pub fn run(options: &TrajectoryOptions) -> Result<(), ProbeError> {
         val: loaded.val,
         device: device::open(frozen.contract.plan.device)?,
     })?;
+    warm_start::apply(&mut engine, loaded.weights.as_deref())?;
     let end_step = history.end.as_ref().map(|end| end.last_step);
     let context = Context { console, end_step, frozen: &frozen, identity: &identity, interrupt, options };
     rayon::scope(|_| match &options.against {

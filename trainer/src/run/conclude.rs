@@ -256,7 +256,7 @@ fn fail(
             Body::FaultObserved(Box::new(Halves { det, obs }))
         }
         None => {
-            let det = AnomalyDet { name: failure.name().to_owned() };
+            let det = AnomalyDet::named(failure.name());
             let obs = AnomalyObs { description: reason.clone() };
             Body::Anomaly(Box::new(Halves { det, obs }))
         }

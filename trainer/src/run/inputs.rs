@@ -20,6 +20,7 @@ use schemas::policy_card::PolicyCard;
 use serde::de::DeserializeOwned;
 
 use crate::data::{DataError, ExampleSource};
+use crate::export::{ExportError, NamedTensor};
 
 use super::progress::Console;
 use super::signals::Interrupt;
@@ -85,6 +86,16 @@ pub enum InputError {
         /// First record that differs.
         record: usize,
     },
+    /// Initial weights that are no model shard.
+    #[error("{pointer}: {} cannot be used as initial weights", path.display())]
+    Weights {
+        /// JSON pointer of the binding.
+        pointer: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<ExportError>,
+    },
     /// A data shard cannot be used.
     #[error("/data")]
     Data(#[from] DataError),
@@ -104,6 +115,8 @@ pub struct Inputs {
     pub train: ExampleSource,
     /// Examples of the val split.
     pub val: ExampleSource,
+    /// Parameters of step 0, where another run made them.
+    pub weights: Option<Vec<NamedTensor>>,
 }
 
 /// Where the files of a contract are.
@@ -153,7 +166,8 @@ pub fn load(
     };
     let train = open("/data/train_examples", &contract.data.train_examples, Split::Train)?;
     let val = open("/data/val_examples", &contract.data.val_examples, Split::Val)?;
-    Ok(Some(Inputs { card, parameters, train, val }))
+    let weights = super::warm_start::load(contract, places.ledger)?;
+    Ok(Some(Inputs { card, parameters, train, val, weights }))
 }
 
 /// Folder that the data manifest's paths are relative to.

@@ -28,6 +28,7 @@ pub mod select;
 pub mod signals;
 pub(crate) mod stored;
 pub mod train;
+pub mod warm_start;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -307,6 +308,7 @@ fn work(
         val: loaded.val,
         device,
     })?;
+    warm_start::apply(&mut engine, loaded.weights.as_deref())?;
     resume.restore(&mut engine, contract, &identity.plan)?;
     let context = Loop {
         frozen,
@@ -380,7 +382,10 @@ fn announce(console: &Console, frozen: &FrozenContract, history: &History, resum
             "RESUMING run {run} ({name}) from checkpoint {} (step {}), attempt {attempt}",
             located.record.checkpoint, resume.step
         ),
-        None if history.attempts.is_empty() => format!("Starting run {run} ({name}), attempt {attempt}"),
+        None if history.attempts.is_empty() => match warm_start::describe(&frozen.contract) {
+            Some(source) => format!("Starting run {run} ({name}) from {source}, attempt {attempt}"),
+            None => format!("Starting run {run} ({name}), attempt {attempt}"),
+        },
         None => format!(
             "RESTARTING run {run} ({name}) from the initial state, since no checkpoint can be used, attempt \
              {attempt}"

@@ -79,7 +79,7 @@ pub fn retired(retirement: &Retirement) -> Body {
 /// The entry that says that a retirement left files behind.
 #[must_use]
 pub fn incomplete(checkpoint: &CheckpointId, error: &CheckpointError) -> Body {
-    let det = AnomalyDet { name: INCOMPLETE.to_owned() };
+    let det = AnomalyDet::named(INCOMPLETE);
     let obs = AnomalyObs { description: format!("{checkpoint}: {}", error::chain(error)) };
     Body::Anomaly(Box::new(Halves { det, obs }))
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use ledger::FrozenContract;
 use schemas::body::{
-    Body, CheckpointCommittedDet, CheckpointCommittedObs, CheckpointDet, CheckpointFailedObs, CheckpointObs,
-    Halves,
+    AnomalyObs, Body, CheckpointCommittedDet, CheckpointCommittedObs, CheckpointDet, CheckpointFailedObs,
+    CheckpointObs, Halves,
 };
 use schemas::contract::ParameterView;
 use schemas::digest::Digest;
@@ -24,9 +24,12 @@ use crate::checkpoint::locate::LocatedCheckpoint;
 use crate::checkpoint::manifest::{self, ManifestHeader};
 use crate::checkpoint::validate::{self, Expected};
 use crate::checkpoint::writer::{Committed, Staged, Staging};
-use crate::checkpoint::{AVERAGES_NAME, CONFIG_NAME, CheckpointError, MODEL_NAME, checkpoint_id};
+use crate::checkpoint::{
+    AVERAGES_NAME, CONFIG_NAME, CheckpointError, MODEL_NAME, OPTIMIZER_NAME, checkpoint_id,
+};
 use crate::export::{self, FileKind, NamedTensor};
 use crate::state::StateError;
+use crate::state::anomaly::{self, SinceLast, UpdatedShards};
 use crate::state::registry::{CapturedState, Content};
 use crate::store::{self, Remote, Stored, working_folder};
 
@@ -41,6 +44,8 @@ use super::progress::Console;
 pub struct Snapshot<'a> {
     /// The run's contract.
     pub frozen: &'a FrozenContract,
+    /// What lies between it and the checkpoint before it.
+    pub since: SinceLast,
     /// Every class that it captures.
     pub state: &'a CapturedState,
 }
@@ -48,6 +53,9 @@ pub struct Snapshot<'a> {
 /// A checkpoint that was validated.
 #[derive(Debug, Clone)]
 pub struct Saved {
+    /// What was odd about it, in words; nothing of a checkpoint that was resumed
+    /// from, since it was said then.
+    pub anomalies: Vec<String>,
     /// BLAKE3 of the averages shard; none where no averages are kept.
     pub averages: Option<Digest>,
     /// Its name.
@@ -58,9 +66,17 @@ pub struct Saved {
     pub model: Digest,
     /// Size of all files in bytes.
     pub num_bytes: u64,
+    /// BLAKE3 of the optimizer shard.
+    pub optimizer: Option<Digest>,
 }
 
 impl Saved {
+    /// Digests of what updates change.
+    #[must_use]
+    pub const fn updated(&self) -> UpdatedShards {
+        UpdatedShards { model: self.model, optimizer: self.optimizer }
+    }
+
     /// A checkpoint that an earlier attempt validated and this one resumed
     /// from.
     ///
@@ -68,12 +84,15 @@ impl Saved {
     /// When it has no model or configuration shard.
     pub fn from_located(located: &LocatedCheckpoint) -> Result<Self, RunError> {
         let averages = manifest::shard(&located.manifest, StateClass::Averages, AVERAGES_NAME);
+        let optimizer = manifest::shard(&located.manifest, StateClass::Optimizer, OPTIMIZER_NAME);
         Ok(Self {
+            anomalies: Vec::new(),
             averages: averages.map(|shard| shard.digest),
             checkpoint: located.record.checkpoint.clone(),
             config: shard(&located.manifest, StateClass::Model, CONFIG_NAME)?.digest,
             model: shard(&located.manifest, StateClass::Model, MODEL_NAME)?.digest,
             num_bytes: located.record.num_bytes,
+            optimizer: optimizer.map(|shard| shard.digest),
         })
     }
 }
@@ -200,6 +219,15 @@ fn write(
     let body = committed_body(snapshot, &committed, checkpoint, model, requested.elapsed());
     stages.append(step, body)?;
 
+    // What is odd about it is on record before anybody may rely on it.
+    let optimizer = manifest::shard(&committed.manifest, StateClass::Optimizer, OPTIMIZER_NAME);
+    let optimizer = optimizer.map(|shard| shard.digest);
+    let anomalies = anomaly::detect(snapshot.state, &snapshot.since, &UpdatedShards { model, optimizer });
+    for det in &anomalies {
+        let obs = AnomalyObs { description: anomaly::describe(det) };
+        stages.append(step, Body::Anomaly(Box::new(Halves { det: det.clone(), obs })))?;
+    }
+
     // Validated.
     let renamed = Instant::now();
     let expected = Expected {
@@ -220,11 +248,13 @@ fn write(
     failpoint::pass("checkpoint.validated");
     let averages = manifest::shard(&committed.manifest, StateClass::Averages, AVERAGES_NAME);
     Ok(Saved {
+        anomalies: anomalies.iter().map(anomaly::describe).collect(),
         averages: averages.map(|shard| shard.digest),
         checkpoint: checkpoint.clone(),
         config,
         model,
         num_bytes: committed.num_bytes,
+        optimizer,
     })
 }
 

@@ -22,6 +22,7 @@ use schemas::body::Body;
 use schemas::ids::CheckpointId;
 
 use crate::checkpoint::{CheckpointError, checkpoint_id};
+use crate::state::anomaly::SinceLast;
 use crate::state::registry::CapturedState;
 use crate::store::working_folder;
 
@@ -60,7 +61,8 @@ impl Saver {
         Self { frozen: Arc::new(frozen.clone()), store }
     }
 
-    /// Announces a save and hands its copy to a thread. The copy is moved, not
+    /// Announces a save and hands its copy to a thread, with what lies between
+    /// it and the checkpoint before it. The copy is moved, not
     /// copied again. `held` is how long the loop was held by taking it.
     ///
     /// # Errors
@@ -69,7 +71,7 @@ impl Saver {
     pub fn begin(
         &self,
         attempt: &mut Attempt,
-        state: CapturedState,
+        (state, since): (CapturedState, SinceLast),
         held: Duration,
     ) -> Result<InFlight, RunError> {
         let (step, started) = (state.step, Instant::now());
@@ -77,7 +79,7 @@ impl Saver {
         attempt.record(step, save::requested(step, &checkpoint))?;
         let (frozen, store, scribe) = (Arc::clone(&self.frozen), self.store.clone(), attempt.scribe());
         let own = checkpoint.clone();
-        let work = move || write(scribe, &frozen, &state, &store, &own, started);
+        let work = move || write(scribe, &frozen, (&state, since), &store, &own, started);
         let thread = std::thread::Builder::new().name("saver".to_owned()).spawn(work);
         let thread = match thread {
             Ok(thread) => thread,
@@ -97,12 +99,12 @@ impl Saver {
 fn write(
     mut scribe: Scribe,
     frozen: &FrozenContract,
-    state: &CapturedState,
+    (state, since): (&CapturedState, SinceLast),
     store: &Path,
     checkpoint: &CheckpointId,
     requested: Instant,
 ) -> Finished {
-    let snapshot = Snapshot { frozen, state };
+    let snapshot = Snapshot { frozen, since, state };
     // The intent is durable before the effect.
     let announced = scribe.flush();
     let result = announced.and_then(|()| save::finish(&mut scribe, &snapshot, store, checkpoint, requested));

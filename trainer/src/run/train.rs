@@ -26,6 +26,7 @@ use schemas::number::Float;
 
 use crate::engine::{Engine, StepOutcome};
 use crate::evaluate::EvaluationOutcome;
+use crate::state::anomaly::SinceLast;
 use crate::state::registry::{self, Source};
 use crate::state::{Derivation, SelectionTracker};
 use crate::store::working_folder;
@@ -160,6 +161,8 @@ pub struct Training<'a> {
     /// The save that training goes on beside.
     saving: Option<(InFlight, Due)>,
     selection: SelectionTracker,
+    /// What lies behind the last checkpoint.
+    since: SinceLast,
     /// Completed updates.
     step: u64,
     /// Folder of the checkpoints.
@@ -205,6 +208,7 @@ impl<'a> Training<'a> {
             context: *context,
             floors_read: None,
             pending: None,
+            since: resumed.as_ref().map(|saved| SinceLast::after(saved.updated())).unwrap_or_default(),
             resumed,
             saver: is_asynchronous.then(|| Saver::new(context.frozen, context.ledger_folder)),
             saving: None,
@@ -259,6 +263,10 @@ impl<'a> Training<'a> {
         if let Some(shards) = due.shards {
             save::check_evaluated(saved, shards, &self.store)?;
         }
+        for anomaly in &saved.anomalies {
+            attempt.console.say(&format!("warning: {} is odd: {anomaly}", saved.checkpoint));
+        }
+        self.since.saved(saved.updated());
         self.checkpoint_bytes = saved.num_bytes;
         self.admit(attempt, saved, due)?;
         // After the last step the selection is recorded first.
@@ -375,7 +383,7 @@ impl<'a> Training<'a> {
             false => None,
         };
         let held = captured.elapsed();
-        let snapshot = state.as_ref().map(|state| Snapshot { frozen, state });
+        let snapshot = state.as_ref().map(|state| Snapshot { frozen, since: self.since, state });
         if let Some(update) = self.pending.take() {
             let digests = snapshot.as_ref().map(|snapshot| save::state_digests(attempt, snapshot));
             record_step(attempt, step, &update, digests.transpose()?)?;
@@ -403,15 +411,17 @@ impl<'a> Training<'a> {
             if let Some(floor) = floors::check(&contract.floors, &self.store, self.checkpoint_bytes)? {
                 return Ok(Some(Ending::Floor(floor)));
             }
+            let since = std::mem::take(&mut self.since);
             if let Some(saver) = &self.saver {
-                self.saving = Some((saver.begin(attempt, state, held)?, due));
+                self.saving = Some((saver.begin(attempt, (state, since), held)?, due));
                 if step == 0 {
                     // Until there is a state to go on from, an update that was
                     // made beside the save could only be thrown away.
                     self.settle(attempt)?;
                 }
             } else {
-                let saved = save::save(attempt, &Snapshot { frozen, state: &state }, ledger_folder)?;
+                let snapshot = Snapshot { frozen, since, state: &state };
+                let saved = save::save(attempt, &snapshot, ledger_folder)?;
                 self.keep(attempt, &saved, &due)?;
             }
         }
@@ -443,6 +453,7 @@ impl<'a> Training<'a> {
             return Ok(Some(Ending::Interrupted(interrupt.received())));
         };
         self.step += 1;
+        self.since.update(&outcome);
         self.pending = Some(Pending { duration: started.elapsed(), outcome });
         Ok(None)
     }

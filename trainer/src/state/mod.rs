@@ -7,6 +7,7 @@
 //! is refused with the name of its class, because a run that went on from it
 //! would not be the contract's run.
 
+pub mod anomaly;
 mod classes;
 pub mod registry;
 mod selection;

@@ -193,6 +193,7 @@ pub fn contract(decoder: &LlamaDecoder, microbatch_examples: u32, accumulation: 
         faults: FaultPolicy { plan: Vec::new(), recovery: Recovery::RestartFromLastValidated },
         floors: Floors { free_disk_bytes: 0, free_memory_bytes: 0 },
         format: schemas::CONTRACT_FORMAT.to_owned(),
+        initialization: None,
         keys: Keys {
             owner: key(1),
             qualifier: key(2),

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod anomalies;
 mod asynchronous;
 mod commands;
 #[cfg(feature = "failpoints")]
@@ -21,3 +22,4 @@ mod refusals;
 mod retention;
 mod stateful;
 mod statistical;
+mod warm_start;

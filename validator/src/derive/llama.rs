@@ -1,7 +1,7 @@
 //! The parameters that a Llama-shaped decoder has, from its shape alone:
 //! Hugging Face names, extents, initialisers and groups.
 //!
-//! A tied head is not listed: it is the embedding.
+//! A tied head is the embedding, and has no storage.
 
 use schemas::contract::LlamaDecoder;
 use schemas::parameters::{Initializer, ParameterDeclaration, ParameterStatus};
@@ -49,6 +49,19 @@ pub fn parameters(shape: &LlamaDecoder, card: &PolicyCard) -> Option<Vec<Paramet
     }
     all.sort();
     Some(all.into_iter().map(|(path, extents)| declaration(shape, card, path, extents)).collect())
+}
+
+/// The line of a tied head: the embedding under another name, with nothing of
+/// its own; `None` where the head is not tied.
+#[must_use]
+pub fn tied_head(shape: &LlamaDecoder, parameters: &[ParameterDeclaration]) -> Option<ParameterDeclaration> {
+    let embedding = parameters.iter().find(|parameter| parameter.path == EMBEDDING)?;
+    shape.tied_embeddings.then(|| ParameterDeclaration {
+        group: None,
+        path: HEAD.to_owned(),
+        tied_to: Some(EMBEDDING.to_owned()),
+        ..embedding.clone()
+    })
 }
 
 fn declaration(

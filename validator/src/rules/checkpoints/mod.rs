@@ -1,8 +1,8 @@
 //! `GL6xx`: when state is saved, in which stages, and whether it is all there.
 
+mod anomalies;
 mod averages;
 mod captured_classes;
-mod checkpoint_anomalies;
 mod checkpoint_retention;
 mod checkpoint_schedule;
 mod checkpoint_stages;
@@ -13,6 +13,7 @@ mod saves_in_flight;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;
+mod tied_parameters;
 
 use crate::rule::Rule;
 
@@ -26,7 +27,6 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &state_digests::StateDigests,
     &derived_state::DerivedState,
     &state_cadence::StateCadence,
-    &checkpoint_anomalies::CheckpointAnomalies,
     &checkpoint_retention::CheckpointRetention,
     &averages::AveragesRule,
     &saves_in_flight::SavesInFlight,
@@ -34,4 +34,10 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &probes::probe_reference::ProbeReference,
     &probes::resume_qualified::ResumeQualified,
     &probes::statistical_probe::StatisticalProbe,
+    &anomalies::RecordedAnomalies,
+    &anomalies::Bf16Mantissas,
+    &anomalies::ZeroMoments,
+    &anomalies::UnchangedState,
+    &anomalies::RandomStreams,
+    &tied_parameters::TiedParameters,
 ];

@@ -168,7 +168,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     warning("GL708", "an anomaly", || {
         changed(|f| {
-            let det = AnomalyDet { name: "loss_not_finite".to_owned() };
+            let det = AnomalyDet::named("loss_not_finite");
             let obs = AnomalyObs { description: "at step 3".to_owned() };
             insert(f, Body::Anomaly(Box::new(Halves { det, obs })));
         })

@@ -12,7 +12,7 @@ use schemas::state::{
 };
 
 use super::attempts::body;
-use super::{Mutation, changed, error, warning};
+use super::{Mutation, changed, error};
 use crate::derive::state_json;
 use crate::fixture::{Fixture, RunBuilder, asynchronous, blake3_of, honest_run, rewrite_manifest};
 
@@ -294,19 +294,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             let text = state_json::data_cursor(&f.frozen.contract, 7, 7, 0).expect("representable");
             let digest = blake3_of(&text);
             state[6].digest = Some(state_json::class_digest([("data_cursor.json", &digest)]));
-        })
-    }),
-    warning("GL609", "a model that no update changed", || {
-        changed(|f| {
-            let mut before = None;
-            body!(f, CheckpointDurablyCommitted, 1, |h| before = Some(h.det.model));
-            body!(f, CheckpointDurablyCommitted, 2, |h| h.det.model = before.expect("just read"));
-        })
-    }),
-    warning("GL609", "an optimizer that was reset", || {
-        changed(|f| {
-            let zeros = fs::read(f.checkpoint("s00000000-a1").join("optimizer.safetensors")).expect("there");
-            fs::write(f.checkpoint("s00000008-a1").join("optimizer.safetensors"), zeros).expect("writable");
         })
     }),
 ];

@@ -9,7 +9,7 @@ use crate::derive::initial::InitialValues;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
-use crate::rules::common::{Checkpoints, declare_rule};
+use crate::rules::common::{Checkpoints, at_end, declare_rule};
 
 declare_rule!(
     /// `GL408`.
@@ -17,7 +17,8 @@ declare_rule!(
     {
         code: "GL408",
         name: "initial-parameters",
-        what: "Every parameter of the checkpoint at step 0 has, bit for bit, the values that seed and path determine.",
+        what: "Every parameter of the checkpoint at step 0 has, bit for bit, the values that seed and path determine, unless the \
+               contract names the weights of another run (then see GL646).",
         why: "A run that starts from trained weights is a warm start with another lineage, and would look like a miracle of \
               learning.",
         remedy: "None for a finished run. Restore the checkpoint of step 0 to let the rule run; a warm start is another verb.",
@@ -33,6 +34,11 @@ struct Initial<'a> {
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    if frozen.contract.initialization.is_some() {
+        return at_end(|_, _| {
+            Outcome::NotApplicable("the contract starts from another run's weights".to_owned())
+        });
+    }
     match &frozen.parameters {
         Ok(manifest) => Box::new(Initial {
             checkpoints: Checkpoints::default(),

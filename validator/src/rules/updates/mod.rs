@@ -12,6 +12,7 @@ mod parameter_manifest;
 mod policy_card;
 pub(crate) mod tensors;
 mod update_groups;
+mod warm_start;
 
 use crate::rule::Rule;
 
@@ -28,4 +29,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &frozen_parameters::FrozenParameters,
     &initial_optimizer::InitialOptimizer,
     &credit_rule::CreditRuleCheck,
+    &warm_start::WarmStartRule,
 ];

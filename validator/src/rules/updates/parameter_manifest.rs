@@ -34,12 +34,30 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     };
     let Architecture::LlamaDecoder(shape) = &frozen.contract.architecture;
     at_end(move |_, sink| {
-        let Some(expected) = llama::parameters(shape, card) else {
+        let Some(mut expected) = llama::parameters(shape, card) else {
             return Outcome::NotEvaluated(format!("more than {} layers are not expanded", llama::MAX_LAYERS));
         };
+        // A tied head is listed since it has a line for what it is tied to;
+        // manifests of before bind the same state.
+        if manifest.parameters.iter().any(|parameter| parameter.tied_to.is_some()) {
+            expected.extend(llama::tied_head(shape, &expected));
+            check_tied_status(&frozen.contract.parameters.path, manifest, sink);
+        }
         compare(&frozen.contract.parameters.path, &expected, manifest, sink);
         Outcome::Checked(expected.len() as u64)
     })
+}
+
+/// A tied parameter is frozen or trained with the one that it is.
+fn check_tied_status(path: &str, manifest: &ParameterManifest, sink: &mut Sink) {
+    for tied in &manifest.parameters {
+        let other = manifest.parameters.iter().find(|other| tied.tied_to.as_ref() == Some(&other.path));
+        if let Some(other) = other.filter(|other| other.status != tied.status) {
+            let at = At::place(format!("{path} {}", tied.path));
+            let message = format!("{} is {}, and has another status", tied.path, other.path);
+            sink.rejected(at, message, format!("{:?}", other.status), format!("{:?}", tied.status));
+        }
+    }
 }
 
 fn compare(path: &str, expected: &[ParameterDeclaration], manifest: &ParameterManifest, sink: &mut Sink) {

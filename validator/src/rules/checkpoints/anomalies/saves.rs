@@ -1,0 +1,244 @@
+//! What the rules about anomalies follow: every save, what lies between it and
+//! the one before, and what its bytes show.
+//!
+//! Each of them has its own copy, and each reads the bytes itself.
+
+use std::collections::BTreeMap;
+
+use schemas::body::{
+    BF16_ONLY_MANTISSAS, Body, Credit, StateAnomaly, StepDet, UNCHANGED_STATE, ZERO_MOMENTS,
+};
+use schemas::digest::Digest;
+use schemas::entry::Entry;
+use schemas::ids::{AttemptId, CheckpointId};
+use schemas::state::{StateClass, StateDigest};
+
+use crate::derive::mantissas::{Mantissas, are_zeros};
+use crate::derive::safetensors::Tensor;
+use crate::evidence::Evidence;
+use crate::rules::common::{Checkpoint, Checkpoints};
+use crate::rules::updates::tensors::{self, AVERAGES_FILE, MODEL_FILE, OPTIMIZER_FILE, TensorFile};
+
+/// Classes whose tensors a run keeps in binary32, with their files.
+const BINARY32: [(StateClass, &str); 3] = [
+    (StateClass::Model, MODEL_FILE),
+    (StateClass::Optimizer, OPTIMIZER_FILE),
+    (StateClass::Averages, AVERAGES_FILE),
+];
+
+/// Updates between a checkpoint and the one before it in its attempt.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Between {
+    pub(super) has_gradient: bool,
+    pub(super) has_rate: bool,
+    /// The record itself says that parameters moved.
+    pub(super) has_moved: bool,
+    pub(super) predecessor: Option<Vec<StateDigest>>,
+}
+
+impl Between {
+    fn update(&mut self, det: &StepDet) {
+        if det.overflow.as_ref().is_some_and(|overflow| overflow.skipped) {
+            return;
+        }
+        if let Credit::Backpropagation { gradient_norm, .. } = &det.credit {
+            self.has_gradient |= gradient_norm.0.is_finite() && gradient_norm.0 > 0.0;
+        }
+        for update in &det.updates {
+            self.has_rate |= update.learning_rate.0 > 0.0;
+            self.has_moved |= update.update_norm.is_some_and(|norm| norm.0 > 0.0);
+        }
+    }
+}
+
+/// One committed checkpoint.
+#[derive(Debug, Clone)]
+pub(super) struct Save {
+    pub(super) attempt: Option<AttemptId>,
+    pub(super) between: Between,
+    pub(super) checkpoint: CheckpointId,
+    pub(super) classes: Vec<StateDigest>,
+    /// Entry that committed it.
+    pub(super) index: u64,
+    pub(super) manifest: Digest,
+    pub(super) path: String,
+    pub(super) step: u64,
+}
+
+impl Save {
+    /// Whether a class is, bit for bit, that of the checkpoint before.
+    pub(super) fn is_unchanged(&self, class: StateClass) -> bool {
+        let digest =
+            |classes: &[StateDigest]| classes.iter().find(|of| of.class == class).and_then(|of| of.digest);
+        let before = self.between.predecessor.as_deref().and_then(digest);
+        before.is_some() && before == digest(&self.classes)
+    }
+
+    /// Classes that updates should have changed and did not.
+    pub(super) fn unchanged(&self) -> Vec<StateClass> {
+        let expected =
+            [(StateClass::Model, self.between.has_rate), (StateClass::Optimizer, self.between.has_gradient)];
+        let should = expected.into_iter().filter(|(_, should)| *should).map(|(class, _)| class);
+        should.filter(|class| self.is_unchanged(*class)).collect()
+    }
+}
+
+/// Every save of a run, in logical order.
+#[derive(Debug, Default)]
+pub(super) struct Saves {
+    between: Between,
+    by_name: BTreeMap<CheckpointId, Vec<StateDigest>>,
+    checkpoints: Checkpoints,
+    pub(super) all: Vec<Save>,
+}
+
+impl Saves {
+    pub(super) fn entry(&mut self, entry: &Entry) {
+        self.checkpoints.entry(entry);
+        match &entry.body {
+            Body::AttemptStart(halves) => {
+                let from = halves.det.resumed_from.as_ref();
+                let predecessor = from.and_then(|from| self.by_name.get(&from.checkpoint)).cloned();
+                self.between = Between { predecessor, ..Between::default() };
+            }
+            Body::Step(halves) => self.between.update(&halves.det),
+            Body::CheckpointDurablyCommitted(halves) => {
+                let classes = halves.det.classes.clone();
+                self.by_name.insert(halves.obs.checkpoint.clone(), classes.clone());
+                let behind = Between { predecessor: Some(classes.clone()), ..Between::default() };
+                self.all.push(Save {
+                    attempt: entry.header.attempt,
+                    between: std::mem::replace(&mut self.between, behind),
+                    checkpoint: halves.obs.checkpoint.clone(),
+                    classes,
+                    index: entry.index,
+                    manifest: halves.obs.manifest,
+                    path: halves.obs.path.clone(),
+                    step: halves.det.step,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn fact(&self, save: &Save) -> Option<&Checkpoint> {
+        self.checkpoints.all.get(&save.checkpoint)
+    }
+
+    /// Saves that were read back by the run and whose bytes have to be there.
+    pub(super) fn whole(&self) -> impl Iterator<Item = &Save> {
+        self.all
+            .iter()
+            .filter(|save| self.fact(save).is_some_and(|fact| fact.validated.is_some() && !fact.is_unusable))
+    }
+
+    /// Entry that said that a save was read back.
+    pub(super) fn validated(&self, save: &Save) -> Option<u64> {
+        self.fact(save)?.validated
+    }
+}
+
+/// Tensors of a shard that are odd, in name order; errors in words.
+pub(super) fn odd_tensors(
+    file: &mut TensorFile,
+    is_odd: &mut dyn FnMut(&mut TensorFile, &Tensor) -> Result<bool, String>,
+) -> Result<Vec<Tensor>, String> {
+    let mut odd = Vec::new();
+    for tensor in file.header.tensors.clone() {
+        if tensor.info.dtype == "F32" && tensor.num_bytes > 0 && is_odd(file, &tensor)? {
+            odd.push(tensor);
+        }
+    }
+    odd.sort_by(|a, b| a.info.name.cmp(&b.info.name));
+    Ok(odd)
+}
+
+/// Whether a tensor holds nothing that bfloat16 could not.
+pub(super) fn is_bf16_only(file: &mut TensorFile, tensor: &Tensor) -> Result<bool, String> {
+    let mut mantissas = Mantissas::default();
+    file.read(tensor, &mut |_, bytes| mantissas.take(bytes))?;
+    Ok(mantissas.are_bf16_only())
+}
+
+/// Whether every element of a tensor is zero.
+pub(super) fn is_zero(file: &mut TensorFile, tensor: &Tensor) -> Result<bool, String> {
+    let mut is_zero = true;
+    file.read(tensor, &mut |_, bytes| {
+        is_zero = are_zeros(bytes);
+        is_zero
+    })?;
+    Ok(is_zero)
+}
+
+/// Odd tensors of a class, with the file that holds them.
+pub(super) type OddClass = (StateClass, &'static str, Vec<Tensor>);
+
+/// Tensors of a save that bfloat16 could hold, by class; classes that the
+/// contract does not capture have none.
+pub(super) fn bf16_only(evidence: &Evidence, save: &Save) -> Result<Vec<OddClass>, String> {
+    let mut found = Vec::new();
+    for (class, name) in BINARY32 {
+        if !save.classes.iter().any(|of| of.class == class && of.digest.is_some()) {
+            continue;
+        }
+        let mut file = TensorFile::open(evidence, &format!("{}/{name}", save.path))?;
+        let odd = odd_tensors(&mut file, &mut is_bf16_only)?;
+        if !odd.is_empty() {
+            found.push((class, name, odd));
+        }
+    }
+    Ok(found)
+}
+
+/// Moments of a save that are zero although an update had a gradient, and how
+/// many moments there are.
+pub(super) fn zero_moments(evidence: &Evidence, save: &Save) -> Result<(Vec<Tensor>, usize), String> {
+    let mut file = TensorFile::open(evidence, &format!("{}/{OPTIMIZER_FILE}", save.path))?;
+    let num_moments = file.header.tensors.len();
+    let odd = if save.between.has_gradient { odd_tensors(&mut file, &mut is_zero)? } else { Vec::new() };
+    Ok((odd, num_moments))
+}
+
+/// Elements of a tensor.
+fn num_elements(shape: &[u64]) -> u64 {
+    shape.iter().fold(1, |product, extent| product.saturating_mul(*extent))
+}
+
+fn of_tensors(class: StateClass, odd: &[Tensor]) -> Option<StateAnomaly> {
+    let first = odd.first()?;
+    Some(StateAnomaly {
+        class,
+        num_elements: odd.iter().map(|tensor| num_elements(&tensor.info.shape)).sum(),
+        num_tensors: odd.len() as u64,
+        tensor: Some(first.info.name.clone()),
+    })
+}
+
+/// Everything that is odd about a save, by name and class, as its entries have
+/// to say it.
+pub(super) fn shown(evidence: &Evidence, save: &Save) -> Result<Vec<(&'static str, StateAnomaly)>, String> {
+    let mut shown = Vec::new();
+    for (class, _, odd) in bf16_only(evidence, save)? {
+        shown.extend(of_tensors(class, &odd).map(|state| (BF16_ONLY_MANTISSAS, state)));
+    }
+    let unchanged = save.unchanged();
+    if !unchanged.is_empty() {
+        let manifest = evidence.checkpoint_manifest(&save.path, save.manifest)?;
+        for class in unchanged {
+            let name = if class == StateClass::Model { MODEL_FILE } else { OPTIMIZER_FILE };
+            let shapes: Vec<u64> = tensors::shard(&manifest, class, name)
+                .map(|shard| shard.tensors.iter().map(|tensor| num_elements(&tensor.shape)).collect())
+                .unwrap_or_default();
+            let state = StateAnomaly {
+                class,
+                num_elements: shapes.iter().sum(),
+                num_tensors: shapes.len() as u64,
+                tensor: None,
+            };
+            shown.push((UNCHANGED_STATE, state));
+        }
+    }
+    let (odd, _) = zero_moments(evidence, save)?;
+    shown.extend(of_tensors(StateClass::Optimizer, &odd).map(|state| (ZERO_MOMENTS, state)));
+    Ok(shown)
+}
