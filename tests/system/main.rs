@@ -7,6 +7,7 @@ mod bad_storage;
 mod byte_sweep;
 mod crashes;
 mod end_to_end;
+mod frozen;
 mod probes;
 mod retention;
 mod sources;

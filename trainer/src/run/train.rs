@@ -145,7 +145,7 @@ struct Due {
 pub struct Training<'a> {
     /// The family so far, by step.
     candidates: BTreeMap<u64, PastCandidate>,
-    /// Size that the next checkpoint is expected to have.
+    /// Bytes that the next checkpoint is expected to add to the disk.
     checkpoint_bytes: u64,
     context: Loop<'a>,
     /// When what is free was read last.
@@ -200,7 +200,7 @@ impl<'a> Training<'a> {
         let is_asynchronous = contract.checkpoints.mode == SaveMode::Asynchronous;
         Ok(Self {
             candidates: surviving_candidates(context.history, step),
-            checkpoint_bytes: resumed.as_ref().map_or(initial_bytes, |saved| saved.num_bytes),
+            checkpoint_bytes: resumed.as_ref().map_or(initial_bytes, Saved::num_new_bytes),
             context: *context,
             floors_read: None,
             pending: None,
@@ -258,7 +258,12 @@ impl<'a> Training<'a> {
         if let Some(shards) = due.shards {
             save::check_evaluated(saved, shards, &self.store)?;
         }
-        self.checkpoint_bytes = saved.num_bytes;
+        self.checkpoint_bytes = saved.num_new_bytes();
+        if let Some(reason) = &saved.not_shared {
+            let checkpoint = &saved.checkpoint;
+            let text = format!("warning: {checkpoint} has a copy of its frozen parameters: {reason}");
+            attempt.console.say(&text);
+        }
         self.admit(attempt, saved, due)?;
         // After the last step the selection is recorded first.
         if !due.is_last {

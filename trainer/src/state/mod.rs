@@ -10,6 +10,7 @@
 mod classes;
 pub mod registry;
 mod selection;
+pub mod split;
 
 use schemas::body::Counters;
 use schemas::contract::{CompilerPlan, Contract};

@@ -12,6 +12,7 @@ mod crash_points;
 mod endings;
 mod faults;
 mod folder;
+mod frozen;
 mod frozen_inputs;
 mod interruptions;
 mod lifecycle;

@@ -23,5 +23,6 @@ pub mod safetensors;
 pub mod schedule;
 pub mod selection;
 pub mod shuffle;
+pub mod split;
 pub mod state_json;
 pub mod steps;
