@@ -101,9 +101,9 @@ fn check_issued(predicate: &HandoffPredicate, candidate: &Candidate, run: &RunLe
 }
 
 /// Checks that the candidate's files are the subjects of the handoff.
-pub(crate) fn check_subjects(handoff: &Handoff, found: &[Subject; 2]) -> Result<(), Refusal> {
+pub(crate) fn check_subjects(handoff: &Handoff, found: &[Subject]) -> Result<(), Refusal> {
     if handoff.subjects.len() != found.len() {
-        return Err(refusal(format!("it has {} subjects, expected 2", handoff.subjects.len())));
+        return Err(refusal(format!("it has {} subjects, expected {}", handoff.subjects.len(), found.len())));
     }
     for subject in found {
         let file = subject.name.rsplit('/').next().unwrap_or_default();

@@ -12,6 +12,7 @@ mod files;
 pub mod forward;
 mod handoff;
 mod identity;
+mod model_files;
 pub mod overlap;
 mod own_ledger;
 mod qualify;

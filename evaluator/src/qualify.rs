@@ -115,7 +115,7 @@ pub fn qualify(request: &QualifyRequest, watch: &Watch<'_>) -> Result<QualifyOut
     own.append(body, Some(prepared.handoff.candidate.step))?;
     let head = own.close()?;
     let predicate = predicate(&prepared, head, num_earlier_openings, det);
-    let subjects = prepared.candidate.subjects.to_vec();
+    let subjects = prepared.candidate.subjects.clone();
     let envelope =
         sign_and_write(QUALIFICATION_PREDICATE_TYPE, predicate.clone(), subjects, &key, &output, false)?;
     Ok(QualifyOutcome { envelope, output, overlap_not_measured, predicate })

@@ -23,12 +23,11 @@ use validator::tree::{Frontier, leaf_hash};
 use crate::error::{EvaluateError, Refusal};
 use crate::files::{below, check_digest, folder_of, read};
 use crate::forward::Decoder;
+use crate::model_files::ModelFiles;
 use crate::statement::subject;
 
 /// Largest `config.json` that is read, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
-/// Largest weights file that is read, in bytes.
-const MAX_MODEL_BYTES: u64 = 64 << 30;
 
 /// A candidate as the ledger admits it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +45,9 @@ pub(crate) struct Candidate {
 /// A candidate's files, verified.
 pub(crate) struct LoadedCandidate {
     pub(crate) decoder: Decoder,
-    /// `model.safetensors`, then `config.json`.
-    pub(crate) subjects: [Subject; 2],
+    /// The file whose digest stands for the model, other files of it, then
+    /// `config.json`.
+    pub(crate) subjects: Vec<Subject>,
 }
 
 /// A run's ledger at one moment.
@@ -248,18 +248,20 @@ impl RunLedger {
     /// the decoder from the very bytes that were checked.
     pub(crate) fn load(&self, candidate: &Candidate) -> Result<LoadedCandidate, EvaluateError> {
         let folder = below(&self.folder, &candidate.folder, candidate.candidate.as_str())?;
-        let (model_path, config_path) = (folder.join("model.safetensors"), folder.join("config.json"));
-        let (model, config) = (read(&model_path, MAX_MODEL_BYTES)?, read(&config_path, MAX_CONFIG_BYTES)?);
-        check_digest(&model_path, &model, candidate.model, "candidate.admitted")?;
+        let config_path = folder.join("config.json");
+        let model = ModelFiles::read(&folder, candidate.model)?;
+        let config = read(&config_path, MAX_CONFIG_BYTES)?;
         check_digest(&config_path, &config, candidate.config, "candidate.admitted")?;
         let refused = |source| Refusal::Candidate { folder: folder.clone(), source };
-        let decoder = Decoder::from_bytes(&config, &model).map_err(refused)?;
+        let decoder = Decoder::from_files(&config, model.index(), &model.weights()).map_err(refused)?;
         decoder
             .config()
             .check_contract(&self.contract().architecture)
             .map_err(|error| refused(error.into()))?;
         let name = |file: &str| format!("{}/{file}", candidate.folder);
-        let subjects = [subject(&name("model.safetensors"), &model), subject(&name("config.json"), &config)];
+        let mut subjects: Vec<Subject> =
+            model.files.iter().map(|(file, bytes)| subject(&name(file), bytes)).collect();
+        subjects.push(subject(&name("config.json"), &config));
         Ok(LoadedCandidate { decoder, subjects })
     }
 }

@@ -101,8 +101,8 @@ pub fn val(request: &ValRequest, watch: &Watch<'_>) -> Result<ValOutcome, Evalua
                 evaluate(&run, candidate, &loaded, stream, &texts, request.num_threads, watch, &own)?;
             results.push(ValResult { candidate: candidate.candidate.clone(), numbers });
         }
-        let [model, _] = loaded.subjects;
-        subjects.push(model);
+        // One file stands for the model: where there are several, their index.
+        subjects.extend(loaded.subjects.into_iter().take(1));
     }
     let head = own.close()?;
     let predicate = ValPredicate {

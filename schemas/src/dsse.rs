@@ -87,7 +87,8 @@ pub struct HandoffHead {
 }
 
 /// Predicate of [`HANDOFF_PREDICATE_TYPE`]. The subjects are the candidate's
-/// `model.safetensors` and `config.json`, named relative to the ledger's folder.
+/// `model.safetensors` (or the index and the files of a model in several) and
+/// `config.json`, named relative to the ledger's folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandoffPredicate {

@@ -19,6 +19,7 @@ pub mod dsse;
 pub mod entry;
 pub mod finding;
 pub mod ids;
+pub mod model_index;
 pub mod number;
 pub mod parameters;
 pub mod policy_card;

@@ -170,6 +170,28 @@ impl RunFolder {
         std::fs::write(self.contract(), text).expect("the contract can be written");
     }
 
+    /// Freezes parameters by pattern, before the contract is frozen.
+    ///
+    /// # Panics
+    /// When `trainer parameters` refuses, or a file cannot be written.
+    #[track_caller]
+    pub fn freeze_parameters(&self, patterns: &[&str]) {
+        let mut paths = (String::new(), String::new());
+        self.edit_contract(|contract| {
+            let path = |pointer: &str| contract.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+            let of = |pointer| path(pointer).expect("the contract binds it");
+            paths = (of("/update/card/path"), of("/parameters/path"));
+            let architecture = contract["architecture"].to_string();
+            std::fs::write(self.path().join("architecture.json"), architecture).expect("writable");
+            contract["parameters"]["digest"] = Value::Null;
+            contract["parameters"]["num_bytes"] = Value::Null;
+        });
+        let mut arguments = vec!["parameters", "--architecture", "architecture.json", "--card", &paths.0];
+        arguments.extend(patterns.iter().flat_map(|pattern| ["--freeze", pattern]));
+        let manifest = run(TRAINER, self.path(), &arguments).expect_code(0).stdout;
+        std::fs::write(self.path().join(&paths.1), manifest.trim_end()).expect("writable");
+    }
+
     /// `ledger freeze contract.json`.
     #[must_use]
     #[track_caller]
@@ -228,6 +250,17 @@ impl RunFolder {
     pub fn entries(&self) -> Vec<Value> {
         crate::dump::entries(&self.ledger()).expect("a ledger with JSON entries")
     }
+}
+
+/// Flips the lowest bit of a byte of a file.
+///
+/// # Panics
+/// When the file cannot be read or written, or is shorter.
+#[track_caller]
+pub fn flip_byte(path: &Path, offset: usize) {
+    let mut bytes = std::fs::read(path).expect("the file can be read");
+    *bytes.get_mut(offset).expect("the file is longer") ^= 1;
+    std::fs::write(path, bytes).expect("the file can be written");
 }
 
 /// Numbered lines, so that no two examples are equal.

@@ -8,7 +8,7 @@ use ledger::keys::{KeyRing, Role};
 use ledger::recorder::Recorder;
 use system_tests::dump;
 use system_tests::programs::{self, Finished, TRAINER};
-use system_tests::run_folder::RunFolder;
+use system_tests::run_folder::{RunFolder, flip_byte};
 
 const COULD_NOT_RUN: i32 = 2;
 const TAMPERED: i32 = 3;
@@ -41,12 +41,6 @@ fn check(
     let finished = action(run);
     finished.expect_complaint(code, place, words);
     assert_eq!(before, content(run.path()), "files changed\n{finished}");
-}
-
-fn flip_byte(path: &Path, offset: usize) {
-    let mut bytes = std::fs::read(path).expect("the file can be read");
-    bytes[offset] ^= 1;
-    std::fs::write(path, bytes).expect("the file can be written");
 }
 
 #[test]

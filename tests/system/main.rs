@@ -8,6 +8,7 @@ mod bad_storage;
 mod byte_sweep;
 mod crashes;
 mod end_to_end;
+mod frozen;
 mod probes;
 mod retention;
 mod sources;

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use crate::commands;
 use crate::device;
 use crate::identity;
-use crate::model::manifest;
+use crate::model::{freeze, manifest};
 use crate::run::error::{RunError, chain};
 use crate::run::{self, RunOptions};
 
@@ -126,6 +126,12 @@ struct ParametersArguments {
     /// JSON file with the policy card.
     #[arg(long, value_name = "FILE")]
     card: PathBuf,
+    /// Name of a parameter that no update may change, with `*` for any characters; may be repeated.
+    ///
+    /// A frozen parameter keeps its initial values: no gradient, no decay, no
+    /// moments. Checkpoints store these parameters once, in a file of their own.
+    #[arg(long, value_name = "PATTERN")]
+    freeze: Vec<String>,
 }
 
 /// Says which devices were compiled in; others are refused by name.
@@ -270,7 +276,8 @@ fn identity_command(arguments: &IdentityArguments) -> Result<u8, Failure> {
 fn parameters_command(arguments: &ParametersArguments) -> Result<u8, Failure> {
     let architecture: Architecture = read_document(&arguments.architecture)?;
     let card: PolicyCard = read_document(&arguments.card)?;
-    let manifest = manifest::parameters(&architecture, &card).map_err(|error| Failure::new(&error))?;
+    let mut manifest = manifest::parameters(&architecture, &card).map_err(|error| Failure::new(&error))?;
+    freeze::freeze(&mut manifest, &arguments.freeze).map_err(|error| Failure::new(&error))?;
     let bytes = ledger::canonical::entry_json(&manifest).map_err(|error| Failure::new(&error))?;
     print(&bytes)?;
     Ok(0)

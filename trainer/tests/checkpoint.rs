@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use schemas::body::Counters;
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId, RunId};
@@ -72,6 +72,7 @@ fn saved() -> Result<Saved> {
             match shard.content {
                 Content::Tensors(kind, tensors) => staging.add_tensors(class, shard.name, kind, &tensors)?,
                 Content::Json(bytes) => staging.add_bytes(class, shard.name, &bytes)?,
+                Content::Frozen(..) | Content::Index(_) => bail!("the fixture freezes nothing"),
             };
         }
     }

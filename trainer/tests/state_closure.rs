@@ -15,6 +15,7 @@ use schemas::body::Counters;
 use schemas::contract::*;
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId, RunId};
+use schemas::model_index::{FROZEN_MODEL_NAME, MODEL_INDEX_NAME, ModelIndex, TRAINABLE_MODEL_NAME};
 use schemas::state::{CheckpointManifest, NotApplicableReason, Shard, StateClass, StateClassDeclaration};
 use tempfile::TempDir;
 use trainer::checkpoint::manifest::{self, ManifestHeader};
@@ -22,7 +23,7 @@ use trainer::engine::{Engine, StepOutcome};
 use trainer::evaluate::EvaluationOutcome;
 use trainer::export;
 use trainer::state::registry::{self, CapturedState, Content, Source, Target};
-use trainer::state::{Derivation, SelectionState};
+use trainer::state::{Derivation, SelectionState, split};
 
 static GO: AtomicBool = AtomicBool::new(false);
 
@@ -49,9 +50,22 @@ impl Run {
         num_steps: u64,
         edit: impl FnOnce(&mut Contract),
     ) -> Result<Self> {
+        Self::with_frozen(&[], split, num_examples, num_steps, edit)
+    }
+
+    /// The same, with parameters that no update changes, by pattern.
+    fn with_frozen(
+        frozen: &[&str],
+        split: (u32, u32),
+        num_examples: usize,
+        num_steps: u64,
+        edit: impl FnOnce(&mut Contract),
+    ) -> Result<Self> {
         let folder = TempDir::with_prefix("trainer-closure-")?;
         let mut fixture = Fixture::write(folder.path(), &decoder(), split.0, split.1)?;
         fixture.train.truncate(num_examples);
+        let patterns: Vec<String> = frozen.iter().map(ToString::to_string).collect();
+        trainer::model::freeze::freeze(&mut fixture.parameters, &patterns)?;
         fixture.contract.evaluation.streams[0].every_steps = 1;
         fixture.contract.evaluation.streams[0].num_examples = Some(3);
         edit(&mut fixture.contract);
@@ -106,13 +120,14 @@ impl Run {
         let (mut shards, mut contents) = (BTreeMap::new(), BTreeMap::new());
         for (class, captured) in &state.classes {
             let mut listed = Vec::new();
+            let mut files = split::files(*class, captured)?;
             for shard in captured {
-                let (bytes, tensors) = match &shard.content {
-                    Content::Json(bytes) => (bytes.clone(), Vec::new()),
-                    Content::Tensors(kind, tensors) => {
-                        let infos = tensors.iter().map(export::NamedTensor::info).collect();
-                        (export::safetensors_bytes(*kind, tensors)?, infos)
+                let bytes = files.remove(shard.name).context("every shard is a file")?;
+                let tensors = match &shard.content {
+                    Content::Frozen(tensors, _) | Content::Tensors(_, tensors) => {
+                        tensors.iter().map(export::NamedTensor::info).collect()
                     }
+                    Content::Index(_) | Content::Json(_) => Vec::new(),
                 };
                 let digest = common::digest_of(&bytes);
                 let num_bytes = bytes.len() as u64;
@@ -220,6 +235,53 @@ fn every_batch_of_three_epochs_is_a_place_to_resume() -> Result<()> {
         run.check(class, 1)?;
     }
     Ok(())
+}
+
+/// A model in two files: what is frozen is not taken on trust.
+#[test]
+fn frozen_parameters_resume_bit_for_bit_and_are_compared_with_the_initial_ones() -> Result<()> {
+    let frozen = "model.embed_tokens.weight";
+    let run = Run::with_frozen(&[frozen, "model.layers.1.*"], (2, 2), 20, 5, |contract| {
+        with_averages(contract, AverageOrder::AfterUpdate);
+    })?;
+    run.check(StateClass::Model, 1)?;
+    run.check(StateClass::Optimizer, 1)?;
+    let class = StateClass::Model;
+    let names = run.files(1)?.0.classes[0].shards.iter().map(|shard| shard.path.clone()).collect::<Vec<_>>();
+    assert_eq!(names, split::SPLIT_NAMES);
+    let first = run.files(1)?.1;
+    for (name, is_same) in
+        [(FROZEN_MODEL_NAME, true), (MODEL_INDEX_NAME, false), (TRAINABLE_MODEL_NAME, false)]
+    {
+        assert_eq!(run.files(4)?.1[name] == first[name], is_same, "{name}");
+    }
+    run.refuses(class, "is missing", |files| _ = files.1.remove(FROZEN_MODEL_NAME))?;
+    run.refuses(class, "it has the shards", |files| {
+        files.0.classes[0].shards.retain(|shard| shard.path != FROZEN_MODEL_NAME);
+    })?;
+    run.refuses(class, "is not the index", |files| {
+        files.1.insert(MODEL_INDEX_NAME.to_owned(), first[MODEL_INDEX_NAME].clone());
+    })?;
+    // Another value of a frozen parameter, with every digest above it.
+    run.refuses(class, frozen, |files| {
+        let bytes = files.1.get_mut(FROZEN_MODEL_NAME).expect("a shard");
+        let (kind, num_bytes) = (export::FileKind::Model, bytes.len() as u64);
+        let (mut tensors, _) = export::read(kind, &mut bytes.as_slice(), num_bytes).expect("tensors");
+        tensors[0].bytes[0] ^= 1;
+        *bytes = export::safetensors_bytes(kind, &tensors).expect("a file");
+        let digest = common::digest_of(bytes);
+        let mut index: ModelIndex = serde_json::from_slice(&files.1[MODEL_INDEX_NAME]).expect("an index");
+        index.metadata.shards.insert(FROZEN_MODEL_NAME.to_owned(), digest);
+        let index = serde_json::to_vec(&index).expect("JSON");
+        for shard in &mut files.0.classes[0].shards {
+            match shard.path.as_str() {
+                FROZEN_MODEL_NAME => shard.digest = digest,
+                MODEL_INDEX_NAME => shard.digest = common::digest_of(&index),
+                _ => {}
+            }
+        }
+        files.1.insert(MODEL_INDEX_NAME.to_owned(), index);
+    })
 }
 
 #[test]

@@ -26,6 +26,7 @@ use schemas::dsse::{
     Statement, Subject,
 };
 use schemas::ids::CandidateId;
+use schemas::model_index::{MODEL_INDEX_NAME, ModelIndex};
 use schemas::report::{Report, SelectedCandidate, Verdict};
 use serde_json::json;
 use sha2::Digest as _;
@@ -39,6 +40,12 @@ use crate::output::{blake3_of, print, print_json, say, write_file};
 
 /// Buffer of a file that is digested, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
+
+/// Largest index of a model that is read: the bound of every document.
+const MAX_INDEX_BYTES: u64 = 16 << 20;
+
+/// The weights of a model in one file.
+const MODEL_NAME: &str = "model.safetensors";
 
 pub(crate) fn run(arguments: &HandoffArguments) -> Result<u8, Failure> {
     let target = handoff_path(&arguments.ledger);
@@ -140,7 +147,7 @@ fn statement(
     let (Some(head), Some(digest), Some(run)) = (&report.head, report.contract, &report.run) else {
         return Err(Failure::findings("the report names no head, contract or run", "audit the ledger again"));
     };
-    let subjects = [("model.safetensors", selected.model), ("config.json", selected.config)];
+    let subjects = files(ledger, selected)?.into_iter();
     let subjects =
         subjects.map(|(file, expected)| subject(ledger, &format!("{}/{file}", selected.path), expected));
     Ok(Statement {
@@ -158,8 +165,30 @@ fn statement(
             step: selected.step,
         },
         predicate_type: HANDOFF_PREDICATE_TYPE.to_owned(),
-        subject: subjects.into_iter().collect::<Result<_, _>>()?,
+        subject: subjects.collect::<Result<_, _>>()?,
     })
+}
+
+/// The candidate's files with their digests. Where its model lies in several,
+/// the audited digest is that of their index, which names theirs.
+fn files(ledger: &Path, selected: &SelectedCandidate) -> Result<Vec<(String, Digest)>, Failure> {
+    let config = ("config.json".to_owned(), selected.config);
+    let folder = key_folder::folder_of(ledger).join(&selected.path);
+    let path = folder.join(MODEL_INDEX_NAME);
+    if folder.join(MODEL_NAME).exists() || !path.exists() {
+        return Ok(vec![(MODEL_NAME.to_owned(), selected.model), config]);
+    }
+    let hint = "restore the checkpoint's files and hand off again";
+    let attempted = format!("reading {}", path.display());
+    let mut bytes = Vec::new();
+    let file = File::open(&path).or_fail(&attempted, hint)?;
+    file.take(MAX_INDEX_BYTES).read_to_end(&mut bytes).or_fail(&attempted, hint)?;
+    let index: ModelIndex = serde_json::from_slice(&bytes)
+        .map_err(|error| Failure::findings(format!("{attempted}: {error}"), hint))?;
+    let mut files = vec![(MODEL_INDEX_NAME.to_owned(), selected.model)];
+    files.extend(index.metadata.shards);
+    files.push(config);
+    Ok(files)
 }
 
 /// A file of the candidate by both of its digests; it must be the one that was

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use pulp::Arch;
+use schemas::model_index::ModelIndex;
 
 use super::config::Config;
+use super::index::MODEL_NAME;
 use super::matmul::{Extent, Packed, Product, rounded};
 use super::weights::{Layer, ModelError, Weights, read_candidate};
 
@@ -81,8 +83,21 @@ impl Decoder {
     /// # Errors
     /// When either is malformed or they do not fit together.
     pub fn from_bytes(config: &[u8], model: &[u8]) -> Result<Self, ModelError> {
+        Self::from_files(config, None, &[(MODEL_NAME, model)])
+    }
+
+    /// A decoder from the bytes of `config.json` and of the safetensors files
+    /// of a model, by name, with the index of several.
+    ///
+    /// # Errors
+    /// As [`Decoder::from_bytes`], and when index and files do not agree.
+    pub fn from_files(
+        config: &[u8],
+        index: Option<&ModelIndex>,
+        files: &[(&str, &[u8])],
+    ) -> Result<Self, ModelError> {
         let config = Config::from_json(config)?;
-        let weights = Weights::from_safetensors(&config, model)?;
+        let weights = Weights::from_files(&config, index, files)?;
         #[allow(clippy::cast_precision_loss, reason = "channels are far below 2^53")]
         let frequency =
             |pair: usize| libm::pow(config.rope_theta, -((2 * pair) as f64) / config.head_dim as f64);
@@ -95,8 +110,10 @@ impl Decoder {
     /// # Errors
     /// As [`Decoder::from_bytes`], and when a file cannot be read.
     pub fn load(folder: &Path) -> Result<Self, ModelError> {
-        let (config, model) = read_candidate(folder)?;
-        Self::from_bytes(&config, &model)
+        let candidate = read_candidate(folder)?;
+        let files: Vec<(&str, &[u8])> =
+            candidate.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+        Self::from_files(&candidate.config, candidate.index.as_ref(), &files)
     }
 
     /// Its shape.

@@ -15,11 +15,13 @@
 
 mod config;
 mod decoder;
+mod index;
 mod matmul;
 mod score;
 mod weights;
 
 pub use config::{Config, ConfigError, MAX_EXTENT};
 pub use decoder::{Decoder, Scratch};
+pub use index::{MODEL_NAME, parse_index};
 pub use score::{Score, score};
-pub use weights::{ModelError, Weights, read_candidate};
+pub use weights::{CandidateFiles, ModelError, Weights, read_candidate};

@@ -5,14 +5,18 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
+use schemas::model_index::{MODEL_INDEX_NAME, ModelIndex};
 
 use super::config::{Config, ConfigError};
+use super::index::{MODEL_NAME, parse_index};
 use super::matmul::Packed;
 
 /// Largest weights file that is read, in bytes.
 const MAX_MODEL_BYTES: u64 = 64 << 30;
 /// Largest `config.json` that is read, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// Largest index that is read, in bytes: the bound of every document.
+const MAX_INDEX_BYTES: u64 = 16 << 20;
 
 /// Why a candidate cannot be evaluated.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +45,12 @@ pub enum ModelError {
     /// Not a safetensors file.
     #[error("the weights are not a safetensors file; export the candidate again")]
     Safetensors(#[from] safetensors::SafeTensorError),
+    /// The index of several files is malformed, or not that of these files.
+    #[error("the index of the weights cannot be used: {reason}")]
+    Index {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A tensor is missing.
     #[error("the weights have no tensor {name}")]
     Missing {
@@ -89,13 +99,14 @@ pub struct Weights {
 }
 
 struct Reader<'a> {
-    tensors: SafeTensors<'a>,
+    files: Vec<(&'a str, SafeTensors<'a>)>,
     num_taken: usize,
 }
 
 impl Reader<'_> {
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        let view = self.tensors.tensor(name).map_err(|_| ModelError::Missing { name: name.to_owned() })?;
+        let found = self.files.iter().find_map(|(_, tensors)| tensors.tensor(name).ok());
+        let view = found.ok_or_else(|| ModelError::Missing { name: name.to_owned() })?;
         if view.dtype() != Dtype::F32 || view.shape() != shape {
             let found = format!("{:?} {:?}", view.dtype(), view.shape());
             return Err(ModelError::Shape {
@@ -153,9 +164,27 @@ impl Weights {
     /// When the bytes are not a safetensors file, or its tensors are not
     /// exactly those that `config` implies, all of them F32.
     pub fn from_safetensors(config: &Config, bytes: &[u8]) -> Result<Self, ModelError> {
-        let tensors = SafeTensors::deserialize(bytes)?;
-        let names: Vec<String> = tensors.names().into_iter().map(ToString::to_string).collect();
-        let mut reader = Reader { tensors, num_taken: 0 };
+        Self::from_files(config, None, &[(MODEL_NAME, bytes)])
+    }
+
+    /// Reads tensors from the bytes of several safetensors files, by name.
+    ///
+    /// # Errors
+    /// As [`Self::from_safetensors`], and when a file does not hold exactly the
+    /// tensors that the index says.
+    pub fn from_files(
+        config: &Config,
+        index: Option<&ModelIndex>,
+        files: &[(&str, &[u8])],
+    ) -> Result<Self, ModelError> {
+        let files = files.iter().map(|(name, bytes)| Ok((*name, SafeTensors::deserialize(bytes)?)));
+        let files = files.collect::<Result<Vec<_>, ModelError>>()?;
+        if let Some(index) = index {
+            super::index::check(index, &files)?;
+        }
+        let names = files.iter().flat_map(|(_, tensors)| tensors.names());
+        let names: Vec<String> = names.map(ToString::to_string).collect();
+        let mut reader = Reader { files, num_taken: 0 };
         let embedding_shape = [config.vocab_size, config.hidden_size];
         let embedding = reader.take("model.embed_tokens.weight", &embedding_shape)?;
         let layers = (0..config.num_layers).map(|index| reader.layer(config, index));
@@ -214,12 +243,31 @@ pub(super) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, ModelErro
     Ok(bytes)
 }
 
-/// The bytes of a candidate: `config.json` and `model.safetensors`.
+/// The bytes of a candidate.
+#[derive(Debug, Clone)]
+pub struct CandidateFiles {
+    /// `config.json`.
+    pub config: Vec<u8>,
+    /// `model.safetensors`, or the files that the index names, by name.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// The index, where the model lies in several files.
+    pub index: Option<ModelIndex>,
+}
+
+/// Reads a candidate's files. Digests are the caller's business.
 ///
 /// # Errors
-/// When one is missing, unreadable or too large.
-pub fn read_candidate(folder: &Path) -> Result<(Vec<u8>, Vec<u8>), ModelError> {
+/// When one is missing, unreadable or too large, or the index is malformed.
+pub fn read_candidate(folder: &Path) -> Result<CandidateFiles, ModelError> {
     let config = read_bounded(&folder.join("config.json"), MAX_CONFIG_BYTES)?;
-    let model = read_bounded(&folder.join("model.safetensors"), MAX_MODEL_BYTES)?;
-    Ok((config, model))
+    let (whole, index) = (folder.join(MODEL_NAME), folder.join(MODEL_INDEX_NAME));
+    // A file that is missing altogether is reported by its usual name.
+    if whole.exists() || !index.exists() {
+        let files = vec![(MODEL_NAME.to_owned(), read_bounded(&whole, MAX_MODEL_BYTES)?)];
+        return Ok(CandidateFiles { config, files, index: None });
+    }
+    let index = parse_index(&read_bounded(&index, MAX_INDEX_BYTES)?)?;
+    let names = index.metadata.shards.keys();
+    let files = names.map(|name| Ok((name.clone(), read_bounded(&folder.join(name), MAX_MODEL_BYTES)?)));
+    Ok(CandidateFiles { config, files: files.collect::<Result<_, ModelError>>()?, index: Some(index) })
 }

@@ -19,7 +19,7 @@ const VACUOUS_RELATIVE: f64 = 1.0;
 /// accident: weights start near 0.02 and stay below a few units.
 const VACUOUS_ABSOLUTE: f64 = 1.0;
 
-pub(super) fn check(contract: &Contract, is_shape_possible: bool, problems: &mut Problems) {
+pub(super) fn check(contract: &Contract, is_shape_possible: bool, num_frozen: u64, problems: &mut Problems) {
     check_identity(contract, problems);
     check_numerics(contract, problems);
     check_topology(contract, problems);
@@ -47,7 +47,7 @@ pub(super) fn check(contract: &Contract, is_shape_possible: bool, problems: &mut
     );
     let Architecture::LlamaDecoder(decoder) = &contract.architecture;
     if is_shape_possible {
-        let least = least_memory_bytes(decoder);
+        let least = least_memory_bytes(decoder, num_frozen);
         problems.require(
             contract.expected.memory_bytes >= least,
             "/expected/memory_bytes",

@@ -256,10 +256,17 @@ fn check_contract(
     let is_shape_possible = model::check_architecture(&contract, problems);
     data::check(&mut contract, folder, today, &mut inputs, problems);
     let card = card::check(&mut contract, folder, &mut inputs, problems);
-    model::check_parameters(&mut contract, card.as_ref(), is_shape_possible, folder, &mut inputs, problems);
+    let num_frozen = model::check_parameters(
+        &mut contract,
+        card.as_ref(),
+        is_shape_possible,
+        folder,
+        &mut inputs,
+        problems,
+    );
     initialization::check(&mut contract, is_shape_possible, folder, problems);
     schedule::check(&contract, card.as_ref(), &inputs, problems);
-    execution::check(&contract, is_shape_possible, problems);
+    execution::check(&contract, is_shape_possible, num_frozen, problems);
     state::check(&contract, problems);
     stateful::check(&contract, problems);
     let canonical = canonical_bytes(&contract, problems)?;

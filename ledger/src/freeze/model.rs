@@ -73,7 +73,7 @@ pub(super) fn check_architecture(contract: &Contract, problems: &mut Problems) -
 }
 
 /// Reads the parameter manifest and compares it with what architecture and
-/// card give.
+/// card give. Returns the number of elements that it freezes.
 pub(super) fn check_parameters(
     contract: &mut Contract,
     card: Option<&PolicyCard>,
@@ -81,9 +81,10 @@ pub(super) fn check_parameters(
     folder: &Folder,
     inputs: &mut Inputs,
     problems: &mut Problems,
-) {
+) -> u64 {
     let read = named_document(&mut contract.parameters, "/parameters", folder, inputs, problems);
-    let Some((value, mut collector)) = read else { return };
+    let Some((value, mut collector)) = read else { return 0 };
+    let mut num_frozen = 0;
     if let Some(manifest) = document::typed::<ParameterManifest>(value, "parameter-manifest", &mut collector)
     {
         require_tag(&manifest.format, PARAMETER_MANIFEST_FORMAT, &mut collector);
@@ -91,8 +92,11 @@ pub(super) fn check_parameters(
             let Architecture::LlamaDecoder(decoder) = &contract.architecture;
             compare(&manifest, &derive(decoder, card, problems), &mut collector);
         }
+        let frozen = manifest.parameters.iter().filter(|found| found.status == ParameterStatus::Frozen);
+        num_frozen = frozen.map(|found| num_elements(&found.shape)).fold(0, u64::saturating_add);
     }
     problems.extend(collector);
+    num_frozen
 }
 
 fn compare(manifest: &ParameterManifest, expected: &[ParameterDeclaration], problems: &mut Problems) {
@@ -106,6 +110,13 @@ fn compare(manifest: &ParameterManifest, expected: &[ParameterDeclaration], prob
     for parameter in expected.iter().filter(is_missing) {
         problems.add("/parameters", format!("has no {}", parameter.path), regenerate);
     }
+    problems.require(
+        manifest.parameters.is_empty()
+            || manifest.parameters.iter().any(|found| found.status != ParameterStatus::Frozen),
+        "/parameters",
+        "freezes every parameter",
+        "leave one to train: an update needs something to change",
+    );
     let mut previous = "";
     for (index, found) in manifest.parameters.iter().enumerate() {
         let pointer = format!("/parameters/{index}");
@@ -140,10 +151,18 @@ fn compare_declaration(
             is_equal,
             format!("{pointer}/{field}"),
             format!("{}: is {found_value}; expected {expected_value}", found.path),
-            "write the manifest again with `trainer parameters`",
+            "write the manifest again with `trainer parameters`, which freezes what `--freeze` names",
         );
     };
     let text = |value: &Option<String>| value.as_deref().unwrap_or("null").to_owned();
+    // A parameter may be frozen; then no group moves it.
+    let frozen;
+    let expected = if found.status == ParameterStatus::Frozen {
+        frozen = ParameterDeclaration { group: None, status: found.status, ..expected.clone() };
+        &frozen
+    } else {
+        expected
+    };
     require(found.dtype == expected.dtype, "dtype", found.dtype.clone(), expected.dtype.clone());
     require(found.group == expected.group, "group", text(&found.group), text(&expected.group));
     require(
@@ -256,14 +275,19 @@ pub(super) fn tensors(decoder: &LlamaDecoder) -> Vec<(String, Vec<u64>)> {
     tensors
 }
 
-/// Bytes of parameters, gradients and two moments in binary32: what any run
-/// of the architecture holds at least. Saturates.
-pub(super) fn least_memory_bytes(decoder: &LlamaDecoder) -> u64 {
-    const BYTES_PER_ELEMENT: u64 = 16;
-    tensors(decoder)
-        .iter()
-        .map(|(_, shape)| {
-            shape.iter().fold(BYTES_PER_ELEMENT, |product, extent| product.saturating_mul(*extent))
-        })
-        .fold(0, u64::saturating_add)
+/// Elements of a tensor. Saturates.
+fn num_elements(shape: &[u64]) -> u64 {
+    shape.iter().fold(1, |product: u64, extent| product.saturating_mul(*extent))
+}
+
+/// Bytes of parameters, and of gradients and two moments of those that are not
+/// frozen, in binary32: what any run of the architecture holds at least.
+/// Saturates.
+pub(super) fn least_memory_bytes(decoder: &LlamaDecoder, num_frozen: u64) -> u64 {
+    const BYTES_PER_ELEMENT: u64 = 4;
+    const BYTES_PER_TRAINED: u64 = 12;
+    let elements = tensors(decoder).into_iter().map(|(_, shape)| num_elements(&shape));
+    let elements = elements.fold(0, u64::saturating_add);
+    let trained = elements.saturating_sub(num_frozen).saturating_mul(BYTES_PER_TRAINED);
+    elements.saturating_mul(BYTES_PER_ELEMENT).saturating_add(trained)
 }

@@ -54,6 +54,31 @@ fn a_candidate_may_have_to_be_resume_qualified() {
     fixture.check().expect("probes are made by the trainer");
 }
 
+/// A frozen parameter has no group, and takes no gradient and no moments.
+#[test]
+fn parameters_may_be_frozen_but_not_all_of_them() {
+    let mut fixture = Fixture::new();
+    let freeze = |fixture: &Fixture, index: usize| {
+        fixture.edit_file("parameters.json", |manifest| {
+            manifest["parameters"][index]["status"] = json!("frozen");
+            manifest["parameters"][index]["group"] = Value::Null;
+        });
+    };
+    let least = |fixture: &Fixture| -> u64 {
+        let found = lines(fixture.check());
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0].rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a number of bytes")
+    };
+    fixture.set("/expected/memory_bytes", json!(1));
+    let all_trained = least(&fixture);
+    // The embedding is [256, 8] in binary32.
+    freeze(&fixture, 0);
+    assert_eq!(least(&fixture), all_trained - 256 * 8 * 12);
+    fixture.set("/expected/memory_bytes", json!(all_trained));
+    let checked = fixture.check().expect("one frozen parameter");
+    assert!(checked.contract.parameters.digest.is_some());
+}
+
 #[test]
 fn comments_white_space_and_key_order_do_not_change_what_is_frozen() {
     let mut fixture = Fixture::new();

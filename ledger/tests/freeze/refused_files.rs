@@ -268,7 +268,7 @@ fn a_parameter_manifest_of_another_model() {
             format!(
                 "{at}2/initializer: {layer}mlp.down_proj.weight: is Normal {{ std: 0.03 }}; expected Normal {{ std: 0.02 }}"
             ),
-            format!("{at}3/status: {layer}mlp.gate_proj.weight: is Frozen; expected Trainable"),
+            format!("{at}3/group: {layer}mlp.gate_proj.weight: is matrices; expected null"),
             format!("{at}4/dtype: {layer}mlp.up_proj.weight: is BF16; expected F32"),
             format!("{at}5/path: {layer}post_norm.weight is no parameter of the architecture"),
             format!("{at}6/tied_to: {layer}self_attn.k_proj.weight: is model.norm.weight; expected null"),
@@ -278,6 +278,14 @@ fn a_parameter_manifest_of_another_model() {
             format!("parameters.json /parameters: has no {layer}post_attention_layernorm.weight"),
         ]
     );
+    let fixture = Fixture::new();
+    fixture.edit_file("parameters.json", |manifest| {
+        for parameter in manifest["parameters"].as_array_mut().expect("a list") {
+            parameter["status"] = json!("frozen");
+            parameter["group"] = json!(null);
+        }
+    });
+    assert_eq!(lines(fixture.check()), ["parameters.json /parameters: freezes every parameter"]);
     // An untied head is a parameter of its own.
     let mut fixture = Fixture::new();
     fixture.set("/architecture/tied_embeddings", json!(false));

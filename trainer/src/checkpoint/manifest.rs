@@ -6,9 +6,12 @@ use std::collections::BTreeMap;
 use schemas::CHECKPOINT_MANIFEST_FORMAT;
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId, LearnerId, RunId};
+use schemas::model_index::MODEL_INDEX_NAME;
 use schemas::state::{
     CapturedClass, CheckpointManifest, Shard, StateClass, StateClassDeclaration, StateDigest,
 };
+
+use super::MODEL_NAME;
 
 /// What every manifest of a run says alike.
 #[derive(Debug, Clone)]
@@ -90,6 +93,14 @@ pub fn class_digest<'a>(shards: impl IntoIterator<Item = (&'a str, Digest)>) -> 
 #[must_use]
 pub fn num_shard_bytes(manifest: &CheckpointManifest) -> u64 {
     manifest.classes.iter().flat_map(|captured| &captured.shards).map(|shard| shard.num_bytes).sum()
+}
+
+/// The shard whose digest stands for the whole model: its one file, or the
+/// index of several.
+#[must_use]
+pub fn weights(manifest: &CheckpointManifest) -> Option<&Shard> {
+    let class = StateClass::Model;
+    shard(manifest, class, MODEL_NAME).or_else(|| shard(manifest, class, MODEL_INDEX_NAME))
 }
 
 /// The shard of a class at a path.

@@ -10,6 +10,7 @@ pub mod manifest;
 pub mod retention;
 pub mod retire;
 pub mod roster;
+pub mod share;
 pub mod validate;
 pub mod writer;
 
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId};
+use schemas::model_index::{FROZEN_MODEL_NAME, TRAINABLE_MODEL_NAME};
 
 use crate::export::{ExportError, FileKind};
 use crate::store::StoreError;
@@ -36,7 +38,10 @@ pub const MANIFEST_NAME: &str = "manifest.json";
 /// Kind of the tensor file that a shard is, by its name.
 #[must_use]
 pub fn file_kind(name: &str) -> FileKind {
-    if matches!(name, AVERAGES_NAME | MODEL_NAME) { FileKind::Model } else { FileKind::State }
+    match name {
+        AVERAGES_NAME | MODEL_NAME | FROZEN_MODEL_NAME | TRAINABLE_MODEL_NAME => FileKind::Model,
+        _ => FileKind::State,
+    }
 }
 
 /// Why a checkpoint could not be written, or may not be used.
@@ -88,6 +93,22 @@ pub enum CheckpointError {
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A parameter that no update may change is not what it was made as.
+    #[error(
+        "{}: the frozen parameter {tensor} changed in memory: expected {expected}, found {actual}; nothing is \
+         saved of it, and the run goes on from the checkpoint before",
+        path.display()
+    )]
+    FrozenMoved {
+        /// The file that it would have been written to.
+        path: PathBuf,
+        /// The first one that differs.
+        tensor: String,
+        /// BLAKE3 of its initial elements.
+        expected: Digest,
+        /// BLAKE3 of its elements, or that there is none.
+        actual: String,
     },
     /// Tensors that do not make a safetensors file.
     #[error("{} cannot be written", path.display())]

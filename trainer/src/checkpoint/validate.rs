@@ -193,7 +193,7 @@ fn check_digest(path: &Path, expected: Digest, actual: Digest) -> Result<(), Che
 
 /// Asks the system to drop a flushed file's cached pages. It is advice: on a
 /// file system without pages to drop (tmpfs) the memory is what there is.
-fn drop_cache(path: &Path) {
+pub(super) fn drop_cache(path: &Path) {
     if let Ok(file) = File::open(path) {
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     }

@@ -17,8 +17,10 @@ use schemas::ids::CheckpointId;
 use schemas::state::{CheckpointManifest, Shard, StateClass};
 
 use crate::export::{self, ExportError, FileKind, NamedTensor, WrittenShard};
+use crate::state::split::FrozenInitial;
 
 use super::manifest::{self, ManifestHeader};
+use super::share::Base;
 use super::{CheckpointError, MANIFEST_NAME, staging_name};
 
 /// Writes of tensors are gathered to this size; larger ones pass through.
@@ -28,6 +30,8 @@ const BUFFER_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Staging {
     folder: PathBuf,
+    not_shared: Option<String>,
+    num_shared_bytes: u64,
     shards: BTreeMap<StateClass, Vec<Shard>>,
     store: PathBuf,
     target: PathBuf,
@@ -41,8 +45,12 @@ pub struct Staged {
     pub manifest: CheckpointManifest,
     /// BLAKE3 of the manifest's bytes.
     pub manifest_digest: Digest,
+    /// Why a file that could have been shared was written, if one was.
+    pub not_shared: Option<String>,
     /// Size of all files in bytes.
     pub num_bytes: u64,
+    /// Bytes of it that an earlier checkpoint holds too, stored once.
+    pub num_shared_bytes: u64,
     store: PathBuf,
     target: PathBuf,
 }
@@ -56,8 +64,12 @@ pub struct Committed {
     pub manifest: CheckpointManifest,
     /// BLAKE3 of the manifest's bytes.
     pub manifest_digest: Digest,
+    /// Why a file that could have been shared was written, if one was.
+    pub not_shared: Option<String>,
     /// Size of all files in bytes.
     pub num_bytes: u64,
+    /// Bytes of it that an earlier checkpoint holds too, stored once.
+    pub num_shared_bytes: u64,
 }
 
 impl Staging {
@@ -74,7 +86,14 @@ impl Staging {
         }
         let folder = store.join(staging_name(checkpoint, std::process::id()));
         fs::create_dir(&folder).map_err(CheckpointError::io("create", &folder))?;
-        Ok(Self { folder, shards: BTreeMap::new(), store: store.to_owned(), target })
+        Ok(Self {
+            folder,
+            not_shared: None,
+            num_shared_bytes: 0,
+            shards: BTreeMap::new(),
+            store: store.to_owned(),
+            target,
+        })
     }
 
     /// Writes tensors, hashing on the way, and flushes the file. They are in
@@ -104,6 +123,49 @@ impl Staging {
         let WrittenShard { digest, num_bytes, tensors } = written;
         self.push(class, Shard { digest, num_bytes, path: name.to_owned(), tensors });
         Ok(digest)
+    }
+
+    /// Writes parameters that no update changes, or gives the file that holds
+    /// them already another name. Either way the tensors in memory are hashed,
+    /// and refused where they are not what they were made as.
+    ///
+    /// # Errors
+    /// [`CheckpointError::FrozenMoved`], and as [`Self::add_tensors`].
+    pub fn add_frozen(
+        &mut self,
+        class: StateClass,
+        name: &str,
+        tensors: &[NamedTensor],
+        initial: &FrozenInitial,
+        base: Option<&Base>,
+    ) -> Result<Digest, CheckpointError> {
+        let path = self.folder.join(name);
+        let Some(base) = base else {
+            let digest = self.add_tensors(class, name, FileKind::Model, tensors)?;
+            return check_frozen(&path, digest, tensors, initial);
+        };
+        let written = export::write(FileKind::Model, tensors, &mut io::sink())
+            .map_err(|source| CheckpointError::Export { path: path.clone(), source })?;
+        check_frozen(&path, written.digest, tensors, initial)?;
+        match base.link(name, written.digest, written.num_bytes, &path) {
+            Ok(true) => {
+                self.num_shared_bytes += written.num_bytes;
+                let WrittenShard { digest, num_bytes, tensors } = written;
+                self.push(class, Shard { digest, num_bytes, path: name.to_owned(), tensors });
+                return Ok(digest);
+            }
+            Ok(false) => {}
+            Err(reason) => self.not_shared = Some(reason),
+        }
+        // A name that was given and could not be flushed is in the way.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(CheckpointError::io("remove", &path)(error));
+            }
+            _ => {}
+        }
+        let digest = self.add_tensors(class, name, FileKind::Model, tensors)?;
+        check_frozen(&path, digest, tensors, initial)
     }
 
     /// Writes a shard that is no tensor file, and flushes it.
@@ -142,6 +204,8 @@ impl Staging {
             // Taking the path disarms the removal in `drop`.
             folder: std::mem::take(&mut self.folder),
             manifest_digest: Digest::blake3(*blake3::hash(&bytes).as_bytes()),
+            not_shared: self.not_shared.take(),
+            num_shared_bytes: self.num_shared_bytes,
             num_bytes: manifest::num_shard_bytes(&manifest) + bytes.len() as u64,
             manifest,
             store: self.store.clone(),
@@ -178,7 +242,9 @@ impl Staged {
             folder: std::mem::take(&mut self.target),
             manifest: self.manifest.clone(),
             manifest_digest: self.manifest_digest,
+            not_shared: self.not_shared.take(),
             num_bytes: self.num_bytes,
+            num_shared_bytes: self.num_shared_bytes,
         })
     }
 }
@@ -189,6 +255,27 @@ impl Drop for Staged {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+/// Compares the digest of the file that was or would be written with that of
+/// the initial values.
+fn check_frozen(
+    path: &Path,
+    digest: Digest,
+    tensors: &[NamedTensor],
+    initial: &FrozenInitial,
+) -> Result<Digest, CheckpointError> {
+    if digest == initial.digest {
+        return Ok(digest);
+    }
+    let (tensor, expected, actual) = initial.moved(tensors).map_or_else(
+        || ("(their number, dtype or shape)".to_owned(), initial.digest, digest.to_string()),
+        |(tensor, expected, actual)| {
+            let actual = actual.map_or_else(|| "no such tensor".to_owned(), |digest| digest.to_string());
+            (tensor, expected, actual)
+        },
+    );
+    Err(CheckpointError::FrozenMoved { path: path.to_owned(), tensor, expected, actual })
 }
 
 fn create_new(path: &Path) -> Result<File, CheckpointError> {

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use schemas::ids::CheckpointId;
 use schemas::state::{CheckpointManifest, StateDigest};
 use serde::Serialize;
 
-use crate::checkpoint::manifest;
-use crate::checkpoint::retention::Stage;
+use crate::checkpoint::retention::{Fact, Stage};
+use crate::checkpoint::{manifest, share};
 use crate::cli::{self, Failure};
 use crate::run::error;
 
@@ -19,9 +20,42 @@ struct Inspection {
     classes: Vec<StateDigest>,
     format: &'static str,
     manifest: CheckpointManifest,
+    /// Bytes that other checkpoints hold too, stored once.
+    num_shared_bytes: u64,
+    /// Shards that are one file with those of other checkpoints.
+    shared: Vec<SharedShard>,
     /// Paths of the shards that have to be there.
     shards_kept: Vec<String>,
     stage: Stage,
+}
+
+/// A shard that other checkpoints have too, as a second name of the same file.
+#[derive(Serialize)]
+struct SharedShard {
+    num_bytes: u64,
+    path: String,
+    with: Vec<CheckpointId>,
+}
+
+/// What the file system says: an equal digest alone may be a copy.
+fn shared(opened: &OpenedRun, fact: &Fact, manifest: &CheckpointManifest) -> Vec<SharedShard> {
+    let folder = opened.checkpoint_folder(&fact.checkpoint);
+    let others: Vec<&Fact> = opened
+        .history
+        .roster
+        .facts()
+        .into_iter()
+        .filter(|other| other.checkpoint != fact.checkpoint)
+        .collect();
+    let shared = staying(fact, manifest).into_iter().map(|(_, shard)| {
+        let is_one = |other: &&&Fact| {
+            let other = opened.checkpoint_folder(&other.checkpoint).join(&shard.path);
+            share::is_one_file(&folder.join(&shard.path), &other)
+        };
+        let with = others.iter().filter(is_one).map(|other| other.checkpoint.clone()).collect();
+        SharedShard { num_bytes: shard.num_bytes, path: shard.path.clone(), with }
+    });
+    shared.filter(|shard| !shard.with.is_empty()).collect()
 }
 
 pub(super) fn run(arguments: &InspectArguments) -> Result<u8, Failure> {
@@ -39,9 +73,12 @@ pub(super) fn run(arguments: &InspectArguments) -> Result<u8, Failure> {
         message: error::chain(&failure),
         hint: Some("`trainer checkpoint verify` says what else differs from the record"),
     })?;
+    let shared = shared(&opened, fact, &manifest);
     let inspection = Inspection {
         classes: manifest::state_digests(&manifest),
         format: "checkpoint-inspection/1",
+        num_shared_bytes: shared.iter().map(|shard| shard.num_bytes).sum(),
+        shared,
         shards_kept: staying(fact, &manifest).into_iter().map(|(_, shard)| shard.path.clone()).collect(),
         stage: fact.stage,
         manifest,
@@ -83,6 +120,10 @@ fn text(inspection: &Inspection) -> String {
                 " (removed by the retirement)"
             };
             let _ = writeln!(text, "  {} {} bytes {}{gone}", shard.path, shard.num_bytes, shard.digest);
+            if let Some(shared) = inspection.shared.iter().find(|shared| shared.path == shard.path) {
+                let with: Vec<&str> = shared.with.iter().map(CheckpointId::as_str).collect();
+                let _ = writeln!(text, "    one file with that of {}", with.join(", "));
+            }
             for tensor in &shard.tensors {
                 let _ = writeln!(text, "    {:<60} {} {:?}", tensor.name, tensor.dtype, tensor.shape);
             }

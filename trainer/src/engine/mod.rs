@@ -28,7 +28,7 @@ use burn::tensor::{Tensor, TensorData};
 use schemas::body::{Counters, Credit, Draw, GroupUpdate};
 use schemas::contract::{AverageOrder, Contract, OrderPolicy, ParameterView};
 use schemas::number::Float;
-use schemas::parameters::ParameterManifest;
+use schemas::parameters::{ParameterManifest, ParameterStatus};
 use schemas::policy_card::{Clipping, PolicyCard};
 
 use crate::averages::AveragedParameters;
@@ -43,6 +43,7 @@ use crate::order::DataOrder;
 use crate::randomness::dropout::Dropout;
 use crate::randomness::init;
 use crate::shuffle::ShuffleBuffer;
+use crate::state::split::FrozenInitial;
 use check::GroupPlan;
 use gradients::{GradientTree, Gradients};
 
@@ -170,6 +171,8 @@ pub struct Engine {
     dropout: Option<Dropout>,
     /// Blocks that the stream of dropout masks has drawn.
     drawn_blocks: u64,
+    /// What frozen parameters were made as; none where all are trained.
+    frozen: Option<FrozenInitial>,
     step: u64,
     counters: Counters,
 }
@@ -188,12 +191,16 @@ impl Engine {
         let mut parameters = Parameters::new();
         let mut slots = Vec::new();
         let mut averaged = Vec::new();
+        let mut frozen = Vec::new();
         let stored = manifest::stored(config.parameters);
         for (declaration, group) in stored.parameters.iter().zip(&plan.parameter_groups) {
             let num_elements = check::num_elements(declaration)?;
             let values = init::values(&declaration.initializer, &declaration.path, seed, num_elements);
             if group.is_some() && config.contract.averages.is_some() {
                 averaged.push(values.clone());
+            }
+            if declaration.status == ParameterStatus::Frozen {
+                frozen.push(state::named(declaration, &values));
             }
             let data = TensorData::new(values, [num_elements]);
             parameters.insert(declaration.path.clone(), Tensor::from_data(data, handle));
@@ -226,6 +233,7 @@ impl Engine {
             dropout: Dropout::new(seeds.dropout.0, shape.dropout, shape.hidden_size as usize)
                 .map(|dropout| dropout.drawn_by(config.contract.dropout_draws, seeds.dropout.0)),
             drawn_blocks: 0,
+            frozen: state::frozen_initial(frozen)?,
             step: 0,
             counters: Counters::default(),
             device: config.device,
@@ -238,6 +246,13 @@ impl Engine {
     #[must_use]
     pub const fn step_number(&self) -> u64 {
         self.step
+    }
+
+    /// What the parameters that no update changes were made as; `None` where
+    /// every parameter is trained.
+    #[must_use]
+    pub const fn frozen_initial(&self) -> Option<&FrozenInitial> {
+        self.frozen.as_ref()
     }
 
     /// Cumulative counters of the logical run.

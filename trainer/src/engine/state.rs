@@ -6,6 +6,7 @@
 
 use burn::tensor::{DType, Tensor, TensorData};
 use schemas::body::Counters;
+use schemas::parameters::ParameterDeclaration;
 
 use super::{Engine, EngineError};
 use crate::export::NamedTensor;
@@ -13,6 +14,7 @@ use crate::model::manifest::PARAMETER_DTYPE;
 use crate::optimizer::adamw::STATE_SUFFIXES;
 use crate::plateau::PlateauState;
 use crate::shuffle::{ShuffleBuffer, ShuffleState};
+use crate::state::split::FrozenInitial;
 
 /// Bytes of a binary32.
 const F32_BYTES: usize = 4;
@@ -62,6 +64,22 @@ pub(super) fn no_averages() -> EngineError {
 
 fn tensor(name: String, shape: &[u64], bytes: Vec<u8>) -> NamedTensor {
     NamedTensor { name, dtype: PARAMETER_DTYPE.to_owned(), shape: shape.to_vec(), bytes }
+}
+
+/// Values of a parameter as a tensor of a file.
+pub(super) fn named(declaration: &ParameterDeclaration, values: &[f32]) -> NamedTensor {
+    tensor(declaration.path.clone(), &declaration.shape, to_bytes(values))
+}
+
+/// What frozen parameters were made as; `None` where there are none.
+pub(super) fn frozen_initial(mut tensors: Vec<NamedTensor>) -> Result<Option<FrozenInitial>, EngineError> {
+    if tensors.is_empty() {
+        return Ok(None);
+    }
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let refused =
+        |error: crate::export::ExportError| EngineError::State { class: "model", reason: error.to_string() };
+    FrozenInitial::of(&tensors).map(Some).map_err(refused)
 }
 
 impl Engine {

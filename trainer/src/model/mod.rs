@@ -6,5 +6,6 @@
 //! model shard of a checkpoint *is* the candidate that other tools load.
 
 pub mod decoder;
+pub mod freeze;
 pub mod manifest;
 pub mod ops;

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use schemas::body::{ClassDistance, RecordDistance, RecordField};
+use schemas::model_index::MODEL_INDEX_NAME;
 use schemas::state::StateClass;
 use serde::Serialize;
 use serde_json::Value;
@@ -165,15 +166,20 @@ fn class_distance(
     if left.digest == right.digest {
         return Ok((total, first));
     }
+    let digest = |state: &ClassState, path: &str| {
+        state.shards.iter().find(|shard| shard.path == path).map(|shard| shard.digest)
+    };
     let mut paths: Vec<&str> =
         left.shards.iter().chain(&right.shards).map(|shard| shard.path.as_str()).collect();
     paths.sort_unstable();
     paths.dedup();
+    // An index only names the digests of the files beside it, and says nothing
+    // of how far apart they are.
+    if paths.iter().any(|path| *path != MODEL_INDEX_NAME && digest(left, path) != digest(right, path)) {
+        paths.retain(|path| *path != MODEL_INDEX_NAME);
+    }
     for path in paths {
-        let digest = |state: &ClassState| {
-            state.shards.iter().find(|shard| shard.path == path).map(|shard| shard.digest)
-        };
-        if digest(left) == digest(right) {
+        if digest(left, path) == digest(right, path) {
             continue;
         }
         let (measure, place) =

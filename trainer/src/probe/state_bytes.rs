@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use schemas::contract::{CompilerPlan, Contract, ParameterView};
 use schemas::digest::Digest;
+use schemas::model_index::MODEL_INDEX_NAME;
 use schemas::state::{StateClass, StateDigest};
 
 use crate::checkpoint::{AVERAGES_NAME, MODEL_NAME, manifest};
 use crate::engine::Engine;
-use crate::export;
-use crate::state::registry::{self, Content, Source};
-use crate::state::{Derivation, SelectionState, StateError};
+use crate::state::registry::{self, Source};
+use crate::state::{Derivation, SelectionState, split};
 
 use super::error::ProbeError;
 
@@ -42,16 +42,8 @@ impl StateBytes {
         };
         let mut classes = BTreeMap::new();
         for (class, shards) in registry::capture(&Source { derivation, engine })?.classes {
-            let mut of_class = BTreeMap::new();
-            for shard in shards {
-                let bytes = match shard.content {
-                    Content::Json(bytes) => bytes,
-                    Content::Tensors(kind, tensors) => export::safetensors_bytes(kind, &tensors)
-                        .map_err(|source| StateError::Tensors { class, source: Box::new(source) })?,
-                };
-                of_class.insert(shard.name.to_owned(), bytes);
-            }
-            classes.insert(class, of_class);
+            let files = split::files(class, &shards)?.into_iter();
+            classes.insert(class, files.map(|(name, bytes)| (name.to_owned(), bytes)).collect());
         }
         Ok(Self { classes })
     }
@@ -71,11 +63,14 @@ impl StateBytes {
     /// where no such weights are kept.
     #[must_use]
     pub fn evaluated(&self, view: ParameterView) -> Option<Digest> {
-        let (class, name) = match view {
-            ParameterView::Current => (StateClass::Model, MODEL_NAME),
-            ParameterView::Averages => (StateClass::Averages, AVERAGES_NAME),
+        let file = match view {
+            ParameterView::Current => {
+                let model = self.classes.get(&StateClass::Model)?;
+                model.get(MODEL_NAME).or_else(|| model.get(MODEL_INDEX_NAME))
+            }
+            ParameterView::Averages => self.classes.get(&StateClass::Averages)?.get(AVERAGES_NAME),
         };
-        self.classes.get(&class)?.get(name).map(|bytes| digest_of(bytes))
+        file.map(|bytes| digest_of(bytes))
     }
 
     /// Digest of every class of the contract, in class order.

@@ -18,19 +18,20 @@ use schemas::body::{
 use schemas::contract::ParameterView;
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId};
+use schemas::model_index::MODEL_INDEX_NAME;
 use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
 
 use crate::checkpoint::locate::LocatedCheckpoint;
 use crate::checkpoint::manifest::{self, ManifestHeader};
+use crate::checkpoint::share::{self, Base};
 use crate::checkpoint::validate::{self, Expected};
 use crate::checkpoint::writer::{Committed, Staged, Staging};
 use crate::checkpoint::{
     AVERAGES_NAME, CONFIG_NAME, CheckpointError, MODEL_NAME, OPTIMIZER_NAME, checkpoint_id,
 };
-use crate::export::{self, FileKind, NamedTensor};
-use crate::state::StateError;
 use crate::state::anomaly::{self, SinceLast, UpdatedShards};
 use crate::state::registry::{CapturedState, Content};
+use crate::state::{StateError, split};
 use crate::store::{self, Remote, Stored, working_folder};
 
 use super::attempt::Attempt;
@@ -64,10 +65,14 @@ pub struct Saved {
     pub config: Digest,
     /// BLAKE3 of the model shard.
     pub model: Digest,
+    /// Why a file that could have been shared was written, if one was.
+    pub not_shared: Option<String>,
     /// Size of all files in bytes.
     pub num_bytes: u64,
     /// BLAKE3 of the optimizer shard.
     pub optimizer: Option<Digest>,
+    /// Bytes of it that another checkpoint holds too, stored once.
+    pub num_shared_bytes: u64,
 }
 
 impl Saved {
@@ -85,15 +90,26 @@ impl Saved {
     pub fn from_located(located: &LocatedCheckpoint) -> Result<Self, RunError> {
         let averages = manifest::shard(&located.manifest, StateClass::Averages, AVERAGES_NAME);
         let optimizer = manifest::shard(&located.manifest, StateClass::Optimizer, OPTIMIZER_NAME);
+        let shards = located.manifest.classes.iter().flat_map(|captured| &captured.shards);
         Ok(Self {
             anomalies: Vec::new(),
             averages: averages.map(|shard| shard.digest),
             checkpoint: located.record.checkpoint.clone(),
             config: shard(&located.manifest, StateClass::Model, CONFIG_NAME)?.digest,
-            model: shard(&located.manifest, StateClass::Model, MODEL_NAME)?.digest,
+            model: weights(&located.manifest)?.digest,
+            not_shared: None,
             num_bytes: located.record.num_bytes,
+            num_shared_bytes: share::num_shared_bytes(&located.folder, shards),
             optimizer: optimizer.map(|shard| shard.digest),
         })
+    }
+}
+
+impl Saved {
+    /// Bytes that it added to the disk, as far as its files tell.
+    #[must_use]
+    pub const fn num_new_bytes(&self) -> u64 {
+        self.num_bytes.saturating_sub(self.num_shared_bytes)
     }
 }
 
@@ -148,11 +164,22 @@ pub fn save(attempt: &mut Attempt, snapshot: &Snapshot<'_>, ledger_folder: &Path
     let started = Instant::now();
     attempt.record_durably(step, requested(step, &checkpoint))?;
     let store = ledger_folder.join(working_folder(&snapshot.frozen.contract.checkpoints.store));
-    let result = finish(attempt, snapshot, &store, &checkpoint, started);
+    let base = base(attempt, snapshot, &store);
+    let result = finish(attempt, snapshot, &store, base.as_ref(), &checkpoint, started);
     let num_bytes = result.as_ref().map_or(0, |saved| saved.num_bytes);
     attempt.costs.checkpoint(started.elapsed(), num_bytes);
     attempt.enter("train");
     result
+}
+
+/// The checkpoint whose files a save may share; none where the state has
+/// nothing that stays the same.
+#[must_use]
+pub fn base(attempt: &Attempt, snapshot: &Snapshot<'_>, store: &Path) -> Option<Base> {
+    let shards = snapshot.state.classes.iter().flat_map(|(_, shards)| shards);
+    let is_constant = |content: &Content| matches!(content, Content::Frozen(..));
+    shards.into_iter().any(|shard| is_constant(&shard.content)).then_some(())?;
+    Base::newest(attempt.roster(), snapshot.frozen, store)
 }
 
 /// The entry that announces a save.
@@ -177,12 +204,13 @@ pub fn finish(
     stages: &mut dyn Stages,
     snapshot: &Snapshot<'_>,
     store: &Path,
+    base: Option<&Base>,
     checkpoint: &CheckpointId,
     requested: Instant,
 ) -> Result<Saved, RunError> {
     failpoint::pass("checkpoint.requested");
     let step = snapshot.state.step;
-    let result = write(stages, snapshot, store, checkpoint, requested);
+    let result = write(stages, snapshot, store, base, checkpoint, requested);
     if let Err(failure) = &result
         && !matches!(failure, RunError::Record(_))
     {
@@ -200,13 +228,14 @@ fn write(
     stages: &mut dyn Stages,
     snapshot: &Snapshot<'_>,
     store: &Path,
+    base: Option<&Base>,
     checkpoint: &CheckpointId,
     requested: Instant,
 ) -> Result<Saved, RunError> {
     let step = snapshot.state.step;
 
     // Staged.
-    let staged = write_staging(stages.attempt(), snapshot, store, checkpoint)?;
+    let staged = write_staging(stages.attempt(), snapshot, store, base, checkpoint)?;
     stages.append(step, Body::CheckpointStaged(Box::new(stage(step, checkpoint, requested.elapsed()))))?;
     failpoint::pass("checkpoint.staged");
 
@@ -214,7 +243,7 @@ fn write(
     let committed = staged.commit()?;
     failpoint::pass("checkpoint.renamed");
     let remote = upload(stages, snapshot, &committed, checkpoint)?;
-    let model = shard(&committed.manifest, StateClass::Model, MODEL_NAME)?.digest;
+    let model = weights(&committed.manifest)?.digest;
     let config = shard(&committed.manifest, StateClass::Model, CONFIG_NAME)?.digest;
     let body = committed_body(snapshot, &committed, checkpoint, model, requested.elapsed());
     stages.append(step, body)?;
@@ -253,7 +282,9 @@ fn write(
         checkpoint: checkpoint.clone(),
         config,
         model,
+        not_shared: committed.not_shared,
         num_bytes: committed.num_bytes,
+        num_shared_bytes: committed.num_shared_bytes,
         optimizer,
     })
 }
@@ -282,6 +313,15 @@ fn upload(
         stages.console().say(&format!("warning: could not remove {folder}: {error}"));
     }
     Ok(uploaded?)
+}
+
+/// The shard whose digest stands for the model.
+fn weights(manifest: &CheckpointManifest) -> Result<&Shard, RunError> {
+    manifest::weights(manifest).ok_or_else(|| missing_model("was not written").into())
+}
+
+fn missing_model(what: &str) -> StateError {
+    StateError::Inventory { class: StateClass::Model, reason: format!("{MODEL_NAME} {what}") }
 }
 
 fn shard<'a>(manifest: &'a CheckpointManifest, class: StateClass, name: &str) -> Result<&'a Shard, RunError> {
@@ -316,16 +356,23 @@ fn write_staging(
     attempt: AttemptId,
     snapshot: &Snapshot<'_>,
     store: &Path,
+    base: Option<&Base>,
     checkpoint: &CheckpointId,
 ) -> Result<Staged, RunError> {
     let contract = &snapshot.frozen.contract;
     let mut staging = Staging::begin(store, checkpoint)?;
     for (class, shards) in &snapshot.state.classes {
+        let mut digests = std::collections::BTreeMap::new();
         for shard in shards {
-            match &shard.content {
+            let digest = match &shard.content {
                 Content::Tensors(kind, tensors) => staging.add_tensors(*class, shard.name, *kind, tensors)?,
+                Content::Frozen(tensors, initial) => {
+                    staging.add_frozen(*class, shard.name, tensors, initial, base)?
+                }
+                Content::Index(plan) => staging.add_bytes(*class, shard.name, &plan.bytes(&digests)?)?,
                 Content::Json(bytes) => staging.add_bytes(*class, shard.name, bytes)?,
             };
+            digests.insert(shard.name, digest);
             failpoint::pass("shard.written");
         }
     }
@@ -361,12 +408,17 @@ impl EvaluatedShards {
     /// # Errors
     /// When the state has no model, or its tensors do not make a file.
     pub fn of_state(state: &CapturedState) -> Result<Self, RunError> {
-        let class = StateClass::Model;
-        let missing = || StateError::Inventory { class, reason: format!("shard {MODEL_NAME} is missing") };
-        let model = digest_of(class, &state.shard(class, MODEL_NAME).ok_or_else(missing)?.content)?;
-        let class = StateClass::Averages;
-        let averages = state.shard(class, AVERAGES_NAME).map(|shard| digest_of(class, &shard.content));
-        Ok(Self { averages: averages.transpose()?, model })
+        let of_class = |class: StateClass| {
+            let found = state.classes.iter().find(|(captured, _)| *captured == class);
+            found.map(|(_, shards)| split::digests(class, shards)).transpose()
+        };
+        let model = of_class(StateClass::Model)?.unwrap_or_default();
+        let model = model.get(MODEL_NAME).or_else(|| model.get(MODEL_INDEX_NAME));
+        let averages = of_class(StateClass::Averages)?.unwrap_or_default();
+        Ok(Self {
+            averages: averages.get(AVERAGES_NAME).copied(),
+            model: *model.ok_or_else(|| missing_model("is missing"))?,
+        })
     }
 
     /// The shard of a view.
@@ -379,18 +431,6 @@ impl EvaluatedShards {
     }
 }
 
-fn digest_of(class: StateClass, content: &Content) -> Result<Digest, RunError> {
-    match content {
-        Content::Json(bytes) => Ok(Digest::blake3(*blake3::hash(bytes).as_bytes())),
-        Content::Tensors(kind, tensors) => tensor_digest(class, *kind, tensors),
-    }
-}
-
-fn tensor_digest(class: StateClass, kind: FileKind, tensors: &[NamedTensor]) -> Result<Digest, RunError> {
-    let written = export::write(kind, tensors, &mut std::io::sink());
-    Ok(written.map_err(|source| StateError::Tensors { class, source: Box::new(source) })?.digest)
-}
-
 /// Digest of every class of the contract, as a checkpoint of the snapshot
 /// would have them, without writing one.
 ///
@@ -400,9 +440,8 @@ pub fn state_digests(attempt: &Attempt, snapshot: &Snapshot<'_>) -> Result<Vec<S
     let mut shards = std::collections::BTreeMap::new();
     for (class, captured) in &snapshot.state.classes {
         let mut of_class = Vec::new();
-        for shard in captured {
-            let digest = digest_of(*class, &shard.content)?;
-            of_class.push(Shard { digest, num_bytes: 0, path: shard.name.to_owned(), tensors: Vec::new() });
+        for (name, digest) in split::digests(*class, captured)? {
+            of_class.push(Shard { digest, num_bytes: 0, path: name.to_owned(), tensors: Vec::new() });
         }
         shards.insert(*class, of_class);
     }
@@ -432,7 +471,9 @@ pub fn check_evaluated(saved: &Saved, evaluated: EvaluatedShards, store: &Path) 
         if let (Some(expected), Some(actual)) = (expected, actual)
             && expected != actual
         {
-            let path = store.join(saved.checkpoint.as_str()).join(name);
+            let folder = store.join(saved.checkpoint.as_str());
+            let is_index = name == MODEL_NAME && folder.join(MODEL_INDEX_NAME).exists();
+            let path = folder.join(if is_index { MODEL_INDEX_NAME } else { name });
             return Err(CheckpointError::Digest { path, expected, actual }.into());
         }
     }

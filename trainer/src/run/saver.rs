@@ -21,6 +21,7 @@ use ledger::FrozenContract;
 use schemas::body::Body;
 use schemas::ids::CheckpointId;
 
+use crate::checkpoint::share::Base;
 use crate::checkpoint::{CheckpointError, checkpoint_id};
 use crate::state::anomaly::SinceLast;
 use crate::state::registry::CapturedState;
@@ -79,7 +80,9 @@ impl Saver {
         attempt.record(step, save::requested(step, &checkpoint))?;
         let (frozen, store, scribe) = (Arc::clone(&self.frozen), self.store.clone(), attempt.scribe());
         let own = checkpoint.clone();
-        let work = move || write(scribe, &frozen, (&state, since), &store, &own, started);
+        let base = save::base(attempt, &Snapshot { frozen: &frozen, since, state: &state }, &store);
+        let work =
+            move || write(scribe, &frozen, (&state, since), &store, base.as_ref(), &own, started);
         let thread = std::thread::Builder::new().name("saver".to_owned()).spawn(work);
         let thread = match thread {
             Ok(thread) => thread,
@@ -101,13 +104,15 @@ fn write(
     frozen: &FrozenContract,
     (state, since): (&CapturedState, SinceLast),
     store: &Path,
+    base: Option<&Base>,
     checkpoint: &CheckpointId,
     requested: Instant,
 ) -> Finished {
     let snapshot = Snapshot { frozen, since, state };
     // The intent is durable before the effect.
     let announced = scribe.flush();
-    let result = announced.and_then(|()| save::finish(&mut scribe, &snapshot, store, checkpoint, requested));
+    let result =
+        announced.and_then(|()| save::finish(&mut scribe, &snapshot, store, base, checkpoint, requested));
     Finished { appended: scribe.into_appended(), result }
 }
 

@@ -147,7 +147,7 @@ struct Due {
 pub struct Training<'a> {
     /// The family so far, by step.
     candidates: BTreeMap<u64, PastCandidate>,
-    /// Size that the next checkpoint is expected to have.
+    /// Bytes that the next checkpoint is expected to add to the disk.
     checkpoint_bytes: u64,
     context: Loop<'a>,
     /// When what is free was read last.
@@ -204,7 +204,7 @@ impl<'a> Training<'a> {
         let is_asynchronous = contract.checkpoints.mode == SaveMode::Asynchronous;
         Ok(Self {
             candidates: surviving_candidates(context.history, step),
-            checkpoint_bytes: resumed.as_ref().map_or(initial_bytes, |saved| saved.num_bytes),
+            checkpoint_bytes: resumed.as_ref().map_or(initial_bytes, Saved::num_new_bytes),
             context: *context,
             floors_read: None,
             pending: None,
@@ -268,6 +268,12 @@ impl<'a> Training<'a> {
         }
         self.since.saved(saved.updated());
         self.checkpoint_bytes = saved.num_bytes;
+        self.checkpoint_bytes = saved.num_new_bytes();
+        if let Some(reason) = &saved.not_shared {
+            let checkpoint = &saved.checkpoint;
+            let text = format!("warning: {checkpoint} has a copy of its frozen parameters: {reason}");
+            attempt.console.say(&text);
+        }
         self.admit(attempt, saved, due)?;
         // After the last step the selection is recorded first.
         if !due.is_last {

@@ -109,8 +109,8 @@ pub fn describe(det: &AnomalyDet) -> String {
 fn tensors(state: &CapturedState, class: StateClass) -> impl Iterator<Item = &NamedTensor> {
     let classes = state.classes.iter().filter(move |(captured, _)| *captured == class);
     classes.flat_map(|(_, shards)| shards).flat_map(|shard| match &shard.content {
-        Content::Tensors(_, tensors) => tensors.as_slice(),
-        Content::Json(_) => &[],
+        Content::Frozen(tensors, _) | Content::Tensors(_, tensors) => tensors.as_slice(),
+        Content::Index(_) | Content::Json(_) => &[],
     })
 }
 

@@ -11,6 +11,7 @@ pub mod anomaly;
 mod classes;
 pub mod registry;
 mod selection;
+pub mod split;
 
 use schemas::body::Counters;
 use schemas::contract::{CompilerPlan, Contract};

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::contract::Contract;
+use schemas::digest::Digest;
 use schemas::state::{
     CapturedClass, CheckpointManifest, NotApplicableReason, Shard, StateClass, StateClassDeclaration,
 };
@@ -17,6 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::classes;
+use super::split::{FrozenInitial, IndexPlan};
 use super::{Derivation, StateError};
 use crate::engine::Engine;
 use crate::export::{self, FileKind, NamedTensor};
@@ -83,6 +85,11 @@ pub struct Target<'a> {
 pub enum Content {
     /// Tensors in name order, as a safetensors file.
     Tensors(FileKind, Vec<NamedTensor>),
+    /// Parameters that no update changes, in name order, with what they were
+    /// made as: a file of a model.
+    Frozen(Vec<NamedTensor>, FrozenInitial),
+    /// The index of a model, over the shards of its class before it.
+    Index(IndexPlan),
     /// Entry JSON.
     Json(Vec<u8>),
 }
@@ -126,6 +133,11 @@ pub trait Component: Sync {
     /// Names of its shards, in path order; empty for what never holds anything.
     fn shard_names(&self) -> &'static [&'static str];
 
+    /// Names of its shards in a run with this engine, in path order.
+    fn shards_in(&self, _: &Engine) -> &'static [&'static str] {
+        self.shard_names()
+    }
+
     /// A copy of the state.
     ///
     /// # Errors
@@ -161,6 +173,15 @@ impl Shards<'_> {
     pub fn bytes(&self, name: &str) -> Result<&[u8], StateError> {
         let missing = || inventory(self.class, format!("shard {name} is missing"));
         self.contents.get(name).map(Vec::as_slice).ok_or_else(missing)
+    }
+
+    /// Digest of a shard, as the manifest lists it.
+    ///
+    /// # Errors
+    /// [`StateError::Inventory`] where it is missing.
+    pub fn digest(&self, name: &str) -> Result<Digest, StateError> {
+        let listed = self.listed.iter().find(|listed| listed.path == name).map(|listed| listed.digest);
+        listed.ok_or_else(|| inventory(self.class, format!("shard {name} is not listed")))
     }
 
     /// Tensors of a shard, which are those that the manifest lists.
@@ -266,7 +287,7 @@ pub fn restore(
     left_out: &[StateClass],
 ) -> Result<(), StateError> {
     let contract = target.derivation.contract;
-    check_inventory(contract, manifest, target.derivation.step)?;
+    check_inventory(contract, manifest, target.derivation.step, target.engine)?;
     let captured = manifest.classes.iter().filter(|captured| captured.not_applicable.is_none());
     for captured in captured.filter(|captured| !left_out.contains(&captured.class)) {
         let class = captured.class;
@@ -279,7 +300,12 @@ pub fn restore(
 
 /// Every class of the contract, once, captured or not as declared, at the step,
 /// with exactly its shards; and no other class.
-fn check_inventory(contract: &Contract, manifest: &CheckpointManifest, step: u64) -> Result<(), StateError> {
+fn check_inventory(
+    contract: &Contract,
+    manifest: &CheckpointManifest,
+    step: u64,
+    engine: &Engine,
+) -> Result<(), StateError> {
     let mut found: BTreeMap<StateClass, &CapturedClass> = BTreeMap::new();
     for captured in &manifest.classes {
         if found.insert(captured.class, captured).is_some() {
@@ -301,7 +327,7 @@ fn check_inventory(contract: &Contract, manifest: &CheckpointManifest, step: u64
             return Err(inventory(class, reason));
         }
         let names = match (declaration.not_applicable, component(class)) {
-            (None, Some(component)) => component.shard_names(),
+            (None, Some(component)) => component.shards_in(engine),
             _ => &[],
         };
         let wanted: BTreeSet<&str> = names.iter().copied().collect();

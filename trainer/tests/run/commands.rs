@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::folder::{LONG, RunFolder};
+use crate::folder::{LONG, RunFolder, flip_last_byte};
 use crate::retention::{keep, long_with};
 
 fn json_of(folder: &RunFolder, arguments: &[&str], code: i32) -> Result<Value> {
@@ -83,9 +83,7 @@ fn verifying_names_every_file_that_differs_with_both_digests() -> Result<()> {
     // The payload of one, the end of another, and all of a third.
     let store = folder.path().join("checkpoints");
     let flipped = store.join("s00000020-a1/optimizer.safetensors");
-    let mut bytes = std::fs::read(&flipped)?;
-    *bytes.last_mut().context("not empty")? ^= 1;
-    std::fs::write(&flipped, &bytes)?;
+    flip_last_byte(&flipped)?;
     std::fs::write(store.join("s00000020-a1/topology.json"), "{}")?;
     std::fs::remove_file(store.join("s00000010-a1/model.safetensors"))?;
     let verification = json_of(&folder, &["checkpoint", "verify", "--all"], 1)?;
@@ -94,7 +92,7 @@ fn verifying_names_every_file_that_differs_with_both_digests() -> Result<()> {
     assert_eq!(of_last["checkpoint"], "s00000020-a1");
     let difference = &of_last["differences"][0];
     assert!(difference["file"].as_str().is_some_and(|file| file.ends_with("optimizer.safetensors")));
-    assert_eq!(difference["actual"], crate::common::digest_of(&bytes).to_string());
+    assert_eq!(difference["actual"], crate::common::digest_of(&std::fs::read(&flipped)?).to_string());
     assert_ne!(difference["actual"], difference["expected"]);
     // One by its name, and the others are not looked at.
     let one = json_of(&folder, &["checkpoint", "verify", "s00000000-a1"], 0)?;

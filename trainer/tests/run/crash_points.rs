@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use schemas::contract::{SaveMode, StoppingRule};
 use trainer::run::failpoint::{PAUSE_VARIABLE, PERMISSION, POINTS, RETIREMENT_POINTS, VARIABLE};
 
-use crate::folder::{LONG, RunFolder};
+use crate::folder::{LONG, RunFolder, flip_last_byte};
 
 /// The points of a save, all of which an asynchronous one passes in its thread.
 const POINTS_OF_A_SAVE: [&str; 5] = [
@@ -167,10 +167,7 @@ fn a_selection_whose_checkpoint_is_lost_behind_it_is_made_again() -> Result<()> 
     let folder = RunFolder::new(|_| ())?;
     let crashed = folder.train_under(VARIABLE, "candidate.selected:0")?;
     assert_eq!(crashed.code, None, "{}", crashed.stderr);
-    let path = folder.path().join("checkpoints/s00000008-a1/optimizer.safetensors");
-    let mut bytes = std::fs::read(&path)?;
-    *bytes.last_mut().context("the shard is not empty")? ^= 1;
-    std::fs::write(path, bytes)?;
+    flip_last_byte(&folder.path().join("checkpoints/s00000008-a1/optimizer.safetensors"))?;
     folder.train()?.expect(0).says("checkpoint s00000008-a1 cannot be used");
     let selections = folder.bodies("candidate.selected")?;
     assert_eq!(selections.len(), 2);

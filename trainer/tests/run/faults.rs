@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 
-use crate::folder::{LONG, RunFolder};
+use crate::folder::{LONG, RunFolder, flip_last_byte};
 
 #[test]
 fn a_killed_run_resumes_to_the_bytes_of_an_uninterrupted_one() -> Result<()> {
@@ -49,14 +49,6 @@ fn a_run_that_is_killed_before_its_first_checkpoint_starts_again() -> Result<()>
     Ok(())
 }
 
-fn corrupt(path: &std::path::Path) -> Result<()> {
-    let mut bytes = std::fs::read(path)?;
-    let last = bytes.last_mut().context("the shard is not empty")?;
-    *last ^= 1;
-    std::fs::write(path, bytes)?;
-    Ok(())
-}
-
 #[test]
 fn a_corrupted_newest_checkpoint_is_quarantined_and_an_older_one_taken() -> Result<()> {
     let uninterrupted = RunFolder::long()?;
@@ -65,7 +57,7 @@ fn a_corrupted_newest_checkpoint_is_quarantined_and_an_older_one_taken() -> Resu
     let mut training = folder.start()?;
     training.wait_for_step(25)?.send(Signal::KILL)?;
     training.finish()?;
-    corrupt(&folder.path().join("checkpoints/s00000020-a1/optimizer.safetensors"))?;
+    flip_last_byte(&folder.path().join("checkpoints/s00000020-a1/optimizer.safetensors"))?;
     let finished = folder.train()?.expect(0);
     finished
         .says("WARNING: checkpoint s00000020-a1 cannot be used")

@@ -16,6 +16,7 @@ use schemas::entry::Entry;
 use serde_json::Value;
 use tempfile::TempDir;
 use trainer::checkpoint::MANIFEST_NAME;
+use trainer::model::freeze;
 
 use crate::common::{self, Fixture};
 
@@ -48,10 +49,17 @@ pub struct Training {
 impl RunFolder {
     /// Freezes the fixture's contract after `edit`.
     pub fn new(edit: impl FnOnce(&mut Contract)) -> Result<Self> {
+        Self::with_frozen(&[], edit)
+    }
+
+    /// The same, with parameters that no update changes, by pattern.
+    pub fn with_frozen(frozen: &[&str], edit: impl FnOnce(&mut Contract)) -> Result<Self> {
         let temporary = TempDir::with_prefix("trainer-run-")?;
         let folder = temporary.path();
         std::fs::create_dir(folder.join("data"))?;
-        let fixture = Fixture::write(&folder.join("data"), &common::decoder(), 2, 2)?;
+        let mut fixture = Fixture::write(&folder.join("data"), &common::decoder(), 2, 2)?;
+        let patterns: Vec<String> = frozen.iter().map(ToString::to_string).collect();
+        freeze::freeze(&mut fixture.parameters, &patterns)?;
         let mut contract = fixture.contract.clone();
 
         // Keys.
@@ -256,6 +264,13 @@ impl RunFolder {
         let name = name.with_context(|| format!("no checkpoint of step {step}"))?;
         Ok(std::fs::read(self.path().join("checkpoints").join(name).join("model.safetensors"))?)
     }
+}
+
+/// Flips a bit in the last byte of a file, which is payload and no header.
+pub fn flip_last_byte(path: &Path) -> Result<()> {
+    let mut bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+    *bytes.last_mut().context("the file is not empty")? ^= 1;
+    Ok(std::fs::write(path, bytes)?)
 }
 
 /// `trainer identity --json`.

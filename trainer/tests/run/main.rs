@@ -13,6 +13,7 @@ mod crash_points;
 mod endings;
 mod faults;
 mod folder;
+mod frozen;
 mod frozen_inputs;
 mod interruptions;
 mod lifecycle;

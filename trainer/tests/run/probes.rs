@@ -19,7 +19,7 @@ use serde_json::Value;
 use trainer::export::{self, FileKind, NamedTensor};
 
 use crate::common;
-use crate::folder::RunFolder;
+use crate::folder::{RunFolder, flip_last_byte};
 
 /// Last step of the probed runs.
 const LAST: u64 = 16;
@@ -238,9 +238,7 @@ fn a_run_between_two_attempts_can_be_probed_and_goes_on_to_the_same_bytes() -> R
 fn a_flipped_bit_is_refused_before_anything_runs() -> Result<()> {
     let folder = trained(|_| ())?;
     let path = folder.path().join("checkpoints").join(checkpoint(5)).join("optimizer.safetensors");
-    let mut bytes = fs::read(&path)?;
-    *bytes.last_mut().context("not empty")? ^= 1;
-    fs::write(&path, bytes)?;
+    flip_last_byte(&path)?;
     let entries = folder.entries()?;
     let finished = folder.probe(&["--checkpoint", &checkpoint(5)])?.expect(2);
     finished.says("nothing was started").says("optimizer.safetensors").says("hint: ");

@@ -25,6 +25,7 @@ pub mod safetensors;
 pub mod schedule;
 pub mod selection;
 pub mod shuffle;
+pub mod split;
 pub mod state_json;
 pub mod steps;
 pub mod student;

@@ -132,6 +132,8 @@ pub(crate) struct Committed {
 #[derive(Debug, Clone)]
 pub(crate) struct Checkpoint {
     pub(crate) committed: Option<Committed>,
+    /// It was admitted as a candidate, whose model no retirement takes.
+    pub(crate) is_candidate: bool,
     /// It failed, was quarantined, or was found torn or corrupt.
     pub(crate) is_lost: bool,
     /// Its shards may be gone, but those of a candidate's model.
@@ -142,6 +144,13 @@ pub(crate) struct Checkpoint {
     pub(crate) step: u64,
     /// Entry that said `checkpoint.validated`.
     pub(crate) validated: Option<u64>,
+}
+
+impl Checkpoint {
+    /// Whether its model has to be there: of a retired one only a candidate's.
+    pub(crate) const fn has_model(&self) -> bool {
+        !self.is_lost && (!self.is_retired || self.is_candidate)
+    }
 }
 
 /// All checkpoints by their identifiers.
@@ -170,6 +179,11 @@ impl Checkpoints {
             }
             Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
                 self.doom(&halves.obs.checkpoint);
+            }
+            Body::CandidateAdmitted(halves) => {
+                if let Some(checkpoint) = self.all.get_mut(&halves.obs.checkpoint) {
+                    checkpoint.is_candidate = true;
+                }
             }
             Body::CheckpointRetired(halves) => {
                 if let Some(checkpoint) = self.all.get_mut(&halves.obs.checkpoint) {
@@ -208,6 +222,7 @@ impl Checkpoints {
     fn reach(&mut self, id: &CheckpointId, step: u64, stage: CheckpointStage) -> &mut Checkpoint {
         let checkpoint = self.all.entry(id.clone()).or_insert(Checkpoint {
             committed: None,
+            is_candidate: false,
             is_lost: false,
             is_retired: false,
             is_unusable: false,

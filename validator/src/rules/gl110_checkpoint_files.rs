@@ -9,6 +9,7 @@ use schemas::report::Route;
 use schemas::state::{CheckpointManifest, Shard, StateClass};
 
 use super::gl108_data_files::measure;
+use super::updates::model_files;
 use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink};
@@ -242,16 +243,11 @@ impl State<'_> {
     }
 
     fn check_model(&self, committed: &Committed, manifest: &CheckpointManifest, sink: &mut Sink) {
-        let model = manifest
-            .classes
-            .iter()
-            .flat_map(|class| &class.shards)
-            .find(|shard| shard.path == "model.safetensors")
-            .map(|shard| shard.digest);
+        let model = model_files::root(manifest).map(|shard| shard.digest);
         if model != Some(committed.model) {
             sink.rejected(
                 At::entry(committed.entry, "/body/det/model"),
-                "the recorded weights are not the manifest's model.safetensors",
+                "the recorded weights are not the manifest's model.safetensors, or its index",
                 model.map_or("no such shard".to_owned(), |digest| digest.to_string()),
                 committed.model,
             );

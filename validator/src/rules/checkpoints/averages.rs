@@ -8,11 +8,13 @@ use schemas::parameters::{ParameterManifest, ParameterStatus};
 use schemas::report::Route;
 
 use crate::derive::averages;
+use crate::derive::safetensors::Tensor;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
 use crate::rules::common::{Checkpoints, declare_rule};
-use crate::rules::updates::tensors::{AVERAGES_FILE, MODEL_FILE, TensorFile};
+use crate::rules::updates::model_files::ModelFiles;
+use crate::rules::updates::tensors::{AVERAGES_FILE, TensorFile};
 
 declare_rule!(
     /// `GL611`.
@@ -64,14 +66,14 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
 /// The two shards of a checkpoint that hold parameters.
 struct Saved {
     averages: TensorFile,
-    model: TensorFile,
+    model: ModelFiles,
 }
 
 impl Saved {
-    fn open(evidence: &Evidence, folder: &str) -> Result<Self, String> {
+    fn open(evidence: &Evidence, folder: &str, manifest: &ParameterManifest) -> Result<Self, String> {
         Ok(Self {
             averages: TensorFile::open(evidence, &format!("{folder}/{AVERAGES_FILE}"))?,
-            model: TensorFile::open(evidence, &format!("{folder}/{MODEL_FILE}"))?,
+            model: ModelFiles::open(evidence, folder, manifest)?,
         })
     }
 }
@@ -79,11 +81,18 @@ impl Saved {
 /// Elements of one tensor; empty where the file has no such tensor, which
 /// another rule reports.
 fn values(file: &mut TensorFile, name: &str) -> Result<Vec<f32>, String> {
+    let found = file.header.tensors.iter().find(|tensor| tensor.info.name == name).cloned();
+    found.map_or_else(|| Ok(Vec::new()), |tensor| elements(file, &tensor))
+}
+
+/// The same, of a model.
+fn model_values(model: &mut ModelFiles, name: &str) -> Result<Vec<f32>, String> {
+    model.find(name).map_or_else(|| Ok(Vec::new()), |(file, tensor)| elements(file, &tensor))
+}
+
+fn elements(file: &mut TensorFile, tensor: &Tensor) -> Result<Vec<f32>, String> {
     let mut values = Vec::new();
-    let Some(tensor) = file.header.tensors.iter().find(|tensor| tensor.info.name == name).cloned() else {
-        return Ok(values);
-    };
-    file.read(&tensor, &mut |_, bytes| {
+    file.read(tensor, &mut |_, bytes| {
         let (words, _) = bytes.as_chunks::<4>();
         values.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
         true
@@ -123,9 +132,11 @@ impl Followed<'_> {
         let mut num_checked = 0;
         for parameter in self.manifest.parameters.iter().filter(|parameter| parameter.tied_to.is_none()) {
             let path = &parameter.path;
-            let model = values(&mut saved.model, path)?;
+            let model = model_values(&mut saved.model, path)?;
             let before = match before.as_deref_mut() {
-                Some(before) => Some((values(&mut before.averages, path)?, values(&mut before.model, path)?)),
+                Some(before) => {
+                    Some((values(&mut before.averages, path)?, model_values(&mut before.model, path)?))
+                }
                 None => None,
             };
             let before = before.as_ref().map(|(averages, model)| (averages.as_slice(), model.as_slice()));
@@ -174,7 +185,7 @@ impl Check for Followed<'_> {
         committed.sort_by_key(|(_, checkpoint, committed)| (checkpoint.step, committed.index));
         for (_, checkpoint, committed) in committed {
             let step = checkpoint.step;
-            let compared = Saved::open(evidence, &committed.path).and_then(|mut saved| {
+            let compared = Saved::open(evidence, &committed.path, self.manifest).and_then(|mut saved| {
                 let before = step.checked_sub(1).and_then(|before| by_step.get_mut(&before));
                 let count = self.compare(step, &mut saved, before, sink)?;
                 Ok((saved, count))

@@ -6,11 +6,12 @@ use schemas::ids::{CheckpointId, LearnerId};
 use schemas::report::Route;
 use schemas::state::{CapturedClass, CheckpointManifest, StateClass, StateClassDeclaration};
 
+use crate::derive::split;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::{Checkpoints, declare_rule, or_null};
-use crate::rules::updates::tensors;
+use crate::rules::updates::{model_files, tensors};
 
 declare_rule!(
     /// `GL604`.
@@ -30,16 +31,20 @@ declare_rule!(
 struct Captured<'a> {
     checkpoints: Checkpoints,
     contract: &'a Contract,
+    /// Whether the model lies in two files; of an unreadable parameter manifest
+    /// other rules speak.
+    is_split: bool,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Captured { checkpoints: Checkpoints::default(), contract: &frozen.contract })
+    let is_split = frozen.parameters.as_ref().is_ok_and(split::is_split);
+    Box::new(Captured { checkpoints: Checkpoints::default(), contract: &frozen.contract, is_split })
 }
 
 /// Files of a class, in path order.
-fn files(class: StateClass) -> Vec<String> {
+fn files(class: StateClass, is_split: bool) -> Vec<String> {
     match class {
-        StateClass::Model => vec!["config.json".to_owned(), "model.safetensors".to_owned()],
+        StateClass::Model => model_files::class_files(is_split).into_iter().map(str::to_owned).collect(),
         StateClass::Optimizer => vec!["optimizer.safetensors".to_owned()],
         StateClass::Averages => vec!["averages.safetensors".to_owned()],
         other => vec![format!("{}.json", other.name())],
@@ -51,6 +56,7 @@ fn compare_class(
     step: u64,
     declared: &StateClassDeclaration,
     actual: &CapturedClass,
+    is_split: bool,
     sink: &mut Sink,
 ) {
     let at = |field: &str| At::place(format!("{id} manifest.json {} {field}", declared.class));
@@ -66,7 +72,8 @@ fn compare_class(
         let actual = format!("learner {}, worker {}", actual.learner, or_null(actual.worker));
         sink.rejected(at("learner"), "the class is somebody else's", "learner 0, worker null", actual);
     }
-    let expected = if declared.not_applicable.is_none() { files(declared.class) } else { Vec::new() };
+    let expected =
+        if declared.not_applicable.is_none() { files(declared.class, is_split) } else { Vec::new() };
     let paths: Vec<&str> = actual.shards.iter().map(|shard| shard.path.as_str()).collect();
     if paths != expected {
         sink.rejected(
@@ -96,7 +103,7 @@ impl Captured<'_> {
         }
         for declaration in &self.contract.state_classes {
             if let Some(actual) = manifest.classes.iter().find(|class| class.class == declaration.class) {
-                compare_class(id, step, declaration, actual, sink);
+                compare_class(id, step, declaration, actual, self.is_split, sink);
             }
         }
     }

@@ -7,11 +7,13 @@ use schemas::policy_card::PolicyCard;
 use schemas::report::Route;
 use schemas::state::{CheckpointManifest, StateClass, TensorInfo};
 
+use crate::derive::split;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
 use crate::rules::common::{Checkpoints, declare_rule};
-use crate::rules::updates::tensors::{self, AVERAGES_FILE, MODEL_FILE, OPTIMIZER_FILE, TensorFile};
+use crate::rules::updates::model_files;
+use crate::rules::updates::tensors::{self, AVERAGES_FILE, OPTIMIZER_FILE, TensorFile};
 
 declare_rule!(
     /// `GL605`.
@@ -33,6 +35,7 @@ struct Tensors<'a> {
     checkpoints: Checkpoints,
     model: Vec<TensorInfo>,
     optimizer: Vec<TensorInfo>,
+    parameters: &'a ParameterManifest,
     contract: &'a Contract,
 }
 
@@ -42,6 +45,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
             checkpoints: Checkpoints::default(),
             model: model_tensors(manifest),
             optimizer: optimizer_tensors(manifest, card),
+            parameters: manifest,
             contract: &frozen.contract,
         }),
         (Err(reason), _) => unavailable(format!("the parameter manifest: {reason}")),
@@ -87,19 +91,40 @@ fn first_difference(expected: &[TensorInfo], actual: &[TensorInfo]) -> Option<(S
 }
 
 impl Tensors<'_> {
+    /// Files of a class that hold tensors.
+    fn files(&self, class: StateClass) -> &'static [&'static str] {
+        match class {
+            StateClass::Model => model_files::names(split::is_split(self.parameters)),
+            StateClass::Averages => &[AVERAGES_FILE],
+            _ => &[OPTIMIZER_FILE],
+        }
+    }
+
+    /// Tensors of a file: of a model in two files, those that belong there.
+    fn expected(&self, class: StateClass, name: &str) -> Vec<TensorInfo> {
+        match class {
+            StateClass::Model if split::is_split(self.parameters) => {
+                let is_here = |tensor: &&TensorInfo| {
+                    let mut declared = self.parameters.parameters.iter();
+                    let declared = declared.find(|parameter| parameter.path == tensor.name);
+                    declared.and_then(split::file_of) == Some(name)
+                };
+                self.model.iter().filter(is_here).cloned().collect()
+            }
+            StateClass::Model | StateClass::Averages => self.model.clone(),
+            _ => self.optimizer.clone(),
+        }
+    }
+
     fn shard(
         &self,
         evidence: &Evidence,
         folder: &str,
         manifest: &CheckpointManifest,
-        class: StateClass,
+        (class, name): (StateClass, &'static str),
         sink: &mut Sink,
     ) -> u64 {
-        let (name, expected) = match class {
-            StateClass::Model => (MODEL_FILE, &self.model),
-            StateClass::Averages => (AVERAGES_FILE, &self.model),
-            _ => (OPTIMIZER_FILE, &self.optimizer),
-        };
+        let expected = self.expected(class, name);
         let path = format!("{folder}/{name}");
         let file = match TensorFile::open(evidence, &path) {
             Ok(file) => file,
@@ -118,7 +143,7 @@ impl Tensors<'_> {
         if let Some((expected, actual)) = first_difference(listed, &actual) {
             sink.rejected(At::place(&path), "the header differs from the manifest's list", expected, actual);
         }
-        if let Some((expected, actual)) = first_difference(expected, &actual) {
+        if let Some((expected, actual)) = first_difference(&expected, &actual) {
             let message = format!("the shard does not hold the {} of the contract", class.name());
             sink.rejected(At::place(&path), message, expected, actual);
         }
@@ -142,7 +167,7 @@ impl Check for Tensors<'_> {
             self.contract.state_classes.iter().any(|d| d.class == class && d.not_applicable.is_none())
         };
         for (_, checkpoint, committed) in self.checkpoints.committed() {
-            if checkpoint.is_unusable {
+            if !checkpoint.has_model() {
                 continue;
             }
             let manifest = match tensors::manifest(evidence, committed) {
@@ -151,9 +176,11 @@ impl Check for Tensors<'_> {
             };
             for class in [StateClass::Model, StateClass::Optimizer, StateClass::Averages]
                 .into_iter()
-                .filter(|class| captured(*class))
+                .filter(|class| captured(*class) && (!checkpoint.is_retired || *class == StateClass::Model))
             {
-                num_checked += self.shard(evidence, &committed.path, &manifest, class, sink);
+                for name in self.files(class) {
+                    num_checked += self.shard(evidence, &committed.path, &manifest, (class, name), sink);
+                }
             }
         }
         if num_checked == 0 && sink.num_errors() == 0 {

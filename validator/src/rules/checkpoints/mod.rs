@@ -8,6 +8,7 @@ mod checkpoint_schedule;
 mod checkpoint_stages;
 mod checkpoint_tensors;
 mod derived_state;
+mod frozen_file;
 pub(super) mod probes;
 mod saves_in_flight;
 mod state_cadence;
@@ -30,6 +31,7 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &checkpoint_retention::CheckpointRetention,
     &averages::AveragesRule,
     &saves_in_flight::SavesInFlight,
+    &frozen_file::FrozenFileRule,
     &probes::probe_record::ProbeRecord,
     &probes::probe_reference::ProbeReference,
     &probes::resume_qualified::ResumeQualified,

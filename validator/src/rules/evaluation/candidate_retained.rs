@@ -4,7 +4,7 @@ use schemas::contract::Architecture;
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::report::Route;
-use schemas::state::StateClass;
+use schemas::state::{Shard, StateClass};
 
 use super::candidates::{Admitted, Candidates};
 use crate::derive::configuration;
@@ -12,7 +12,7 @@ use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::{Committed, declare_rule, or_null};
-use crate::rules::updates::tensors::{self, MODEL_FILE};
+use crate::rules::updates::{model_files, tensors};
 
 declare_rule!(
     /// `GL506`.
@@ -20,8 +20,8 @@ declare_rule!(
     {
         code: "GL506",
         name: "candidate-retained",
-        what: "The checkpoint of every candidate still has its weights file, of the recorded digest and size, and a config.json \
-               that is byte for byte what the architecture gives; none was failed or quarantined. A retirement leaves both files.",
+        what: "The checkpoint of every candidate still has its weights files, of the recorded digest and size, and a config.json \
+               that is byte for byte what the architecture gives; none was failed or quarantined. A retirement leaves these files.",
         why: "A selection can be checked only while the losers exist; a false configuration turns the same weights into another \
               function.",
         remedy: "Restore the candidate's folder from the store. No policy lets a candidate's model go.",
@@ -29,6 +29,9 @@ declare_rule!(
         gate: Route::RejectSelectionLeakage,
     }
 );
+
+/// The configuration, which is compared byte by byte.
+const CONFIG_FILE: &str = "config.json";
 
 struct Retained<'a> {
     candidates: Candidates<'a>,
@@ -48,7 +51,7 @@ impl Retained<'_> {
                 return;
             }
         };
-        let model = tensors::shard(&manifest, StateClass::Model, MODEL_FILE);
+        let model = model_files::root(&manifest);
         if model.map(|shard| shard.digest) != Some(admitted.det.model) {
             let listed = or_null(model.map(|shard| shard.digest));
             sink.rejected(
@@ -58,26 +61,10 @@ impl Retained<'_> {
                 listed,
             );
         }
-        let path = format!("{}/{MODEL_FILE}", committed.path);
-        let size = evidence.open(&path).and_then(|file| {
-            file.metadata()
-                .map_err(|source| FileError::Io { path: path.clone(), source })
-                .map(|metadata| metadata.len())
-        });
-        match size {
-            Ok(size) if model.is_none_or(|shard| shard.num_bytes == size) => {}
-            Ok(size) => {
-                let expected = or_null(model.map(|shard| shard.num_bytes));
-                sink.rejected(At::place(&path), "the candidate's weights have another size", expected, size);
-            }
-            Err(error) => {
-                sink.rejected(
-                    At::place(&path),
-                    "the candidate's weights are gone",
-                    "the file",
-                    describe(&error),
-                );
-            }
+        let captured = manifest.classes.iter().filter(|captured| captured.class == StateClass::Model);
+        let shards = captured.flat_map(|captured| &captured.shards);
+        for shard in shards.filter(|shard| shard.path != CONFIG_FILE) {
+            check_size(shard, committed, evidence, sink);
         }
         self.configuration(admitted, committed, evidence, sink);
     }
@@ -101,7 +88,7 @@ impl Retained<'_> {
                 admitted.det.config,
             );
         }
-        let path = format!("{}/config.json", committed.path);
+        let path = format!("{}/{CONFIG_FILE}", committed.path);
         match evidence.read(&path, MAX_DOCUMENT_BYTES) {
             Ok(actual) if actual == expected => {}
             Ok(actual) => {
@@ -119,6 +106,22 @@ impl Retained<'_> {
                 );
             }
         }
+    }
+}
+
+/// A weights file is there, and of the listed size.
+fn check_size(shard: &Shard, committed: &Committed, evidence: &Evidence, sink: &mut Sink) {
+    let path = format!("{}/{}", committed.path, shard.path);
+    let size = evidence.open(&path).and_then(|file| {
+        file.metadata()
+            .map_err(|source| FileError::Io { path: path.clone(), source })
+            .map(|metadata| metadata.len())
+    });
+    let at = At::place(&path);
+    match size {
+        Ok(size) if shard.num_bytes == size => {}
+        Ok(size) => sink.rejected(at, "the candidate's weights have another size", shard.num_bytes, size),
+        Err(error) => sink.rejected(at, "the candidate's weights are gone", "the file", describe(&error)),
     }
 }
 

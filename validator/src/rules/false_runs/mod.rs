@@ -10,6 +10,7 @@ mod authority;
 mod checkpoints;
 mod data;
 mod evaluation;
+mod frozen;
 mod probes;
 mod retention;
 mod stateful;
@@ -66,8 +67,8 @@ fn rule(code: &str) -> &'static dyn Rule {
 }
 
 /// Rules that have nothing to check in the plain fixture.
-const NOT_IN_FIXTURE: [&str; 10] =
-    ["GL409", "GL508", "GL511", "GL611", "GL620", "GL621", "GL622", "GL623", "GL644", "GL646"];
+const NOT_IN_FIXTURE: [&str; 11] =
+    ["GL409", "GL508", "GL511", "GL611", "GL613", "GL620", "GL621", "GL622", "GL623", "GL644", "GL646"];
 
 fn check_honest(fixture: &Fixture, name: &str) {
     for rule in rules() {
@@ -90,7 +91,12 @@ fn honest_runs_pass_every_rule() {
     check_honest(&RunBuilder::new().crash_after_step(6).build(), "with a crash");
     check_honest(&RunBuilder::new().crash_after_step(0).build(), "with a crash before the first step");
     check_honest(&RunBuilder::new().interrupt_after_step(7).build(), "with an interruption");
-    check_honest(&RunBuilder::new().freeze_parameter("model.norm.weight").build(), "with a frozen parameter");
+    check_honest(&frozen::frozen().build(), "with frozen parameters");
+    check_honest(&frozen::frozen().crash_after_step(6).build(), "with frozen parameters and a crash");
+    check_honest(&frozen::retired(), "with frozen parameters and a retirement");
+    for code in ["GL409", "GL613"] {
+        assert_eq!(frozen::frozen().build().check(rule(code)).0, RuleStatus::Passed, "{code} runs");
+    }
     check_honest(&evaluation::with_val_numbers(|_| {}), "with val numbers");
     check_honest(&evaluation::with_handoff(|_| {}), "with a handoff");
     check_honest(&attempts::with_patience(), "that stops by patience");
@@ -126,6 +132,7 @@ fn every_rule_catches_what_it_is_for() {
         probes::MUTATIONS,
         authority::MUTATIONS,
         retention::MUTATIONS,
+        frozen::MUTATIONS,
         stateful::MUTATIONS,
         anomalies::MUTATIONS,
         warm_start::MUTATIONS,

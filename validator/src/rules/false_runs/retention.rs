@@ -37,14 +37,14 @@ fn retire_at(fixture: &mut Fixture, place: usize, name: &str, kept: &[StateClass
     for item in fs::read_dir(fixture.checkpoint(name)).expect("a checkpoint") {
         let path = item.expect("an item").path();
         let file = path.file_name().expect("a name").to_string_lossy().into_owned();
-        let is_model = ["model.safetensors", "config.json"].contains(&file.as_str());
+        let is_model = file.starts_with("model") || file == "config.json";
         if file != "manifest.json" && !(is_model && kept.contains(&StateClass::Model)) {
             fs::remove_file(path).expect("writable");
         }
     }
 }
 
-fn retire(fixture: &mut Fixture, name: &str, kept: &[StateClass]) {
+pub(super) fn retire(fixture: &mut Fixture, name: &str, kept: &[StateClass]) {
     retire_at(fixture, fixture.entries.len(), name, kept);
 }
 

@@ -95,12 +95,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         changed(|f| flip_last_byte(f, "s00000000-a1", "model.safetensors"))
     }),
     error("GL408", "another seed", || changed(|f| f.frozen.contract.seeds.initialization.0 += 1)),
-    error("GL409", "a frozen parameter that moved", || {
-        let fixture = RunBuilder::new().freeze_parameter("model.norm.weight").build();
-        // The norm is the last tensor of the file.
-        flip_last_byte(&fixture, "s00000008-a1", "model.safetensors");
-        fixture
-    }),
     error("GL410", "a moment before the first update", || {
         changed(|f| flip_last_byte(f, "s00000000-a1", "optimizer.safetensors"))
     }),

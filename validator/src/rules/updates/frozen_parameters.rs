@@ -4,7 +4,7 @@ use schemas::entry::Entry;
 use schemas::parameters::{ParameterManifest, ParameterStatus};
 use schemas::report::Route;
 
-use super::tensors::{MODEL_FILE, TensorFile};
+use super::model_files::ModelFiles;
 use crate::derive::initial::InitialValues;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
@@ -17,7 +17,7 @@ declare_rule!(
     {
         code: "GL409",
         name: "frozen-parameters",
-        what: "A parameter that the manifest calls frozen has its initial values in every saved checkpoint.",
+        what: "A parameter that the manifest calls frozen has its initial values in every saved checkpoint, retired candidates too.",
         why: "A claim that only a part of the model learned rests on the rest not moving.",
         remedy: "Declare the parameter trainable, or keep it out of the update.",
         reference: "schemas::parameters::ParameterStatus",
@@ -44,14 +44,10 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
 
 impl FrozenValues<'_> {
     fn compare(&self, evidence: &Evidence, folder: &str, sink: &mut Sink) -> Result<u64, String> {
-        let mut file = TensorFile::open(evidence, &format!("{folder}/{MODEL_FILE}"))?;
+        let mut model = ModelFiles::open(evidence, folder, self.manifest)?;
         let mut num_checked = 0;
         for parameter in self.manifest.parameters.iter().filter(|p| p.status == ParameterStatus::Frozen) {
-            let Some(tensor) =
-                file.header.tensors.iter().find(|tensor| tensor.info.name == parameter.path).cloned()
-            else {
-                continue;
-            };
+            let Some((file, tensor)) = model.find(&parameter.path) else { continue };
             let values = InitialValues::new(&parameter.initializer, &parameter.path, self.seed);
             let mut mismatch = None;
             file.read(&tensor, &mut |offset, bytes| {
@@ -80,7 +76,7 @@ impl Check for FrozenValues<'_> {
         }
         let mut num_checked = 0;
         for (_, checkpoint, committed) in self.checkpoints.committed() {
-            if checkpoint.is_unusable {
+            if !checkpoint.has_model() {
                 continue;
             }
             match self.compare(evidence, &committed.path, sink) {

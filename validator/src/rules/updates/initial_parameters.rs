@@ -4,7 +4,8 @@ use schemas::entry::Entry;
 use schemas::parameters::ParameterManifest;
 use schemas::report::Route;
 
-use super::tensors::{MODEL_FILE, TensorFile};
+use super::model_files::ModelFiles;
+use super::tensors::TensorFile;
 use crate::derive::initial::InitialValues;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
@@ -52,7 +53,15 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
 impl Initial<'_> {
     /// Number of parameters compared; an error says why the file cannot be used.
     fn compare(&self, evidence: &Evidence, folder: &str, sink: &mut Sink) -> Result<u64, String> {
-        let mut file = TensorFile::open(evidence, &format!("{folder}/{MODEL_FILE}"))?;
+        let mut model = ModelFiles::open(evidence, folder, self.manifest)?;
+        let mut num_checked = 0;
+        for file in &mut model.files {
+            num_checked += self.compare_file(file, sink)?;
+        }
+        Ok(num_checked)
+    }
+
+    fn compare_file(&self, file: &mut TensorFile, sink: &mut Sink) -> Result<u64, String> {
         for tensor in file.header.tensors.clone() {
             let name = &tensor.info.name;
             let Some(parameter) = self.manifest.parameters.iter().find(|parameter| parameter.path == *name)

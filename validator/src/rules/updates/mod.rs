@@ -8,6 +8,7 @@ mod initial_optimizer;
 mod initial_parameters;
 mod learning_rate;
 mod loss_scaler;
+pub(crate) mod model_files;
 mod parameter_manifest;
 mod policy_card;
 pub(crate) mod tensors;
