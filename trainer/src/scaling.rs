@@ -144,10 +144,13 @@ mod tests {
 
     #[test]
     fn refuses_what_it_could_not_have_come_to() {
-        let state = |scale, skipped, without_overflow| ScaleState { scale: Float(scale), skipped, without_overflow };
-        for (state, says) in
-            [(state(3.0, 0, 0), "power of two"), (state(2.0, 0, 2), "without overflow"), (state(2.0, 9, 0), "skipped")]
-        {
+        let state =
+            |scale, skipped, without_overflow| ScaleState { scale: Float(scale), skipped, without_overflow };
+        for (state, says) in [
+            (state(3.0, 0, 0), "power of two"),
+            (state(2.0, 0, 2), "without overflow"),
+            (state(2.0, 9, 0), "skipped"),
+        ] {
             let (mut refusing, untouched) = (scale(), scale());
             let refusal = refusing.restore(8, state).expect_err(says);
             assert!(refusal.contains(says), "{refusal}");

@@ -78,9 +78,7 @@ fn every_operation_computes_in_half_precision_forward_and_backward() -> Result<(
             let (actual, gradient) = result(operation, dtype)?;
             // Operands of the reference are rounded to bfloat16.
             let allowed = if dtype == FloatDType::F16 { 16.0 * 7.9e-3 } else { 16.0 * epsilon };
-            for (expected, actual) in
-                [(&expected, &actual), (&expected_gradient, &gradient)].into_iter()
-            {
+            for (expected, actual) in [(&expected, &actual), (&expected_gradient, &gradient)].into_iter() {
                 assert_eq!(expected.len(), actual.len(), "{name} in {dtype:?}");
                 let scale = expected.iter().fold(1.0f32, |largest, value| largest.max(value.abs()));
                 for (expected, actual) in expected.iter().zip(actual) {

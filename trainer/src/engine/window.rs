@@ -226,7 +226,11 @@ impl Engine {
     /// # Errors
     /// When there are more microbatches than an update has before its last, or
     /// a tensor is missing, is not declared or has another form.
-    pub fn restore_window(&mut self, state: &WindowState, tensors: &[NamedTensor]) -> Result<(), EngineError> {
+    pub fn restore_window(
+        &mut self,
+        state: &WindowState,
+        tensors: &[NamedTensor],
+    ) -> Result<(), EngineError> {
         let drawn = self.drawn()?;
         let num_microbatches = drawn.placements.len().div_ceil(self.microbatch_examples);
         if state.microbatches as usize >= num_microbatches {

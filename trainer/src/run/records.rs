@@ -115,7 +115,12 @@ pub(super) fn record_evaluation(
     attempt.record(step, Body::Eval(Box::new(Halves { det, obs })))
 }
 
-pub(super) fn admit(attempt: &mut Attempt, step: u64, saved: &Saved, value: f64) -> Result<PastCandidate, RunError> {
+pub(super) fn admit(
+    attempt: &mut Attempt,
+    step: u64,
+    saved: &Saved,
+    value: f64,
+) -> Result<PastCandidate, RunError> {
     let det = CandidateAdmittedDet { config: saved.config, model: saved.model, step, value: Float(value) };
     let candidate = CandidateId(format!("candidate-{}", saved.checkpoint));
     let obs = CandidateObs { candidate: candidate.clone(), checkpoint: saved.checkpoint.clone() };

@@ -88,8 +88,9 @@ impl ResumeState {
     pub fn num_microbatches(&self) -> Result<u32, StateError> {
         let bytes = self.checkpoint.as_ref().and_then(|located| located.contents.get(WINDOW_NAME));
         let Some(bytes) = bytes else { return Ok(0) };
-        let state: WindowState = serde_json::from_slice(bytes).map_err(|error| {
-            StateError::Shape { class: StateClass::AccumulatedGradients, reason: error.to_string() }
+        let state: WindowState = serde_json::from_slice(bytes).map_err(|error| StateError::Shape {
+            class: StateClass::AccumulatedGradients,
+            reason: error.to_string(),
         })?;
         Ok(state.microbatches)
     }

@@ -19,3 +19,4 @@ mod probes;
 mod refusals;
 mod retention;
 mod stateful;
+mod windows;

@@ -38,7 +38,7 @@ fn windows(contract: &mut Contract) {
     }
 }
 
-fn trained(edit: impl FnOnce(&mut Contract)) -> Result<RunFolder> {
+pub fn trained(edit: impl FnOnce(&mut Contract)) -> Result<RunFolder> {
     let folder = RunFolder::new(|contract| {
         windows(contract);
         edit(contract);
@@ -53,7 +53,7 @@ fn checkpoint(step: u64) -> String {
 
 /// The report of a probe that ended with a code.
 #[track_caller]
-fn probe(folder: &RunFolder, step: u64, further: &[&str], code: i32) -> Result<Value> {
+pub fn probe(folder: &RunFolder, step: u64, further: &[&str], code: i32) -> Result<Value> {
     let checkpoint = checkpoint(step);
     let arguments: Vec<&str> =
         ["--checkpoint", &checkpoint, "--json"].into_iter().chain(further.iter().copied()).collect();
@@ -64,7 +64,7 @@ fn probe(folder: &RunFolder, step: u64, further: &[&str], code: i32) -> Result<V
 }
 
 /// Verdict and reason of each probe by what it withholds.
-fn outcomes(report: &Value) -> BTreeMap<String, (String, Option<String>)> {
+pub fn outcomes(report: &Value) -> BTreeMap<String, (String, Option<String>)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let probes = report["probes"].as_array().into_iter().flatten();
     probes

@@ -12,6 +12,7 @@ pub mod configuration;
 pub mod examples;
 pub mod initial;
 pub mod llama;
+pub mod loss_scale;
 pub mod metrics;
 pub mod order;
 pub mod philox;

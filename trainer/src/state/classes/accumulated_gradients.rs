@@ -23,7 +23,9 @@ impl Component for AccumulatedGradients {
 
     fn holding(&self, contract: &Contract) -> Holding {
         match contract.checkpoints.mid_accumulation {
-            MidAccumulation::RoundToBoundary => Holding::nothing(&[NotApplicableReason::UpdateBoundariesOnly]),
+            MidAccumulation::RoundToBoundary => {
+                Holding::nothing(&[NotApplicableReason::UpdateBoundariesOnly])
+            }
             MidAccumulation::SaveGradients => Holding::CAPTURED,
         }
     }

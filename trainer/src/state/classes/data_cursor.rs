@@ -81,9 +81,5 @@ fn consumed(derivation: &Derivation<'_>, found: &DataCursor) -> Counters {
     let is_inside = checkpoints.mid_accumulation == MidAccumulation::SaveGradients
         && (1..u64::from(batch.global_examples)).contains(&ahead)
         && ahead.is_multiple_of(u64::from(batch.microbatch_examples));
-    if is_inside {
-        Counters { examples: found.examples, tokens: found.tokens, ..boundary }
-    } else {
-        boundary
-    }
+    if is_inside { Counters { examples: found.examples, tokens: found.tokens, ..boundary } } else { boundary }
 }

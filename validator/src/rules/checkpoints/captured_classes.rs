@@ -42,6 +42,9 @@ fn files(class: StateClass) -> Vec<String> {
         StateClass::Model => vec!["config.json".to_owned(), "model.safetensors".to_owned()],
         StateClass::Optimizer => vec!["optimizer.safetensors".to_owned()],
         StateClass::Averages => vec!["averages.safetensors".to_owned()],
+        StateClass::AccumulatedGradients => {
+            vec!["accumulated_gradients.json".to_owned(), "accumulated_gradients.safetensors".to_owned()]
+        }
         other => vec![format!("{}.json", other.name())],
     }
 }

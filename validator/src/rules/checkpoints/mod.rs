@@ -1,5 +1,6 @@
 //! `GL6xx`: when state is saved, in which stages, and whether it is all there.
 
+mod accumulation_window;
 mod averages;
 mod captured_classes;
 mod checkpoint_anomalies;
@@ -8,8 +9,10 @@ mod checkpoint_schedule;
 mod checkpoint_stages;
 mod checkpoint_tensors;
 mod derived_state;
+mod loss_scale_trace;
 pub(super) mod probes;
 mod saves_in_flight;
+mod skipped_steps;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;
@@ -33,4 +36,7 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &probes::probe_record::ProbeRecord,
     &probes::probe_reference::ProbeReference,
     &probes::resume_qualified::ResumeQualified,
+    &loss_scale_trace::LossScaleTrace,
+    &skipped_steps::SkippedSteps,
+    &accumulation_window::AccumulationWindow,
 ];
