@@ -23,6 +23,7 @@ pub mod plateau;
 pub mod probe;
 pub mod randomness;
 pub mod run;
+pub mod scaling;
 pub mod schedule;
 pub mod shuffle;
 pub mod state;

@@ -281,7 +281,7 @@ fn contracts_that_are_not_executed_are_refused() -> Result<()> {
         assert!(chain.contains(pointer), "{chain} does not name {pointer}");
         Ok(())
     };
-    check(&|f| f.contract.numerics.compute_dtype = Dtype::Bf16, "/numerics/compute_dtype")?;
+    check(&|f| f.contract.numerics.parameter_dtype = Dtype::Bf16, "/numerics/parameter_dtype")?;
     check(&|f| f.contract.batch.data_parallel = 2, "/batch/data_parallel")?;
     check(&|f| f.contract.batch.global_examples = 9, "/batch/global_examples")?;
     check(&|f| f.contract.schedule.truncate(2), "/schedule")?;

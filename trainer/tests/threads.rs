@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
 use common::Fixture;
-use schemas::contract::LlamaDecoder;
+use schemas::contract::{Dtype, LlamaDecoder, LossScaler};
 use trainer::export::{self, FileKind};
 
 /// Tells a copy of this test program to train and print, not to test.
@@ -32,10 +32,23 @@ fn wide() -> LlamaDecoder {
     }
 }
 
-/// Digest of parameters and moments after three updates and an evaluation.
+/// Digests of [`fingerprint_in`] in every dtype.
 fn fingerprint() -> Result<String> {
+    let dtypes = [Dtype::F32, Dtype::Bf16, Dtype::F16];
+    dtypes.into_iter().map(fingerprint_in).collect()
+}
+
+/// Digest of parameters and moments after three updates in a compute dtype and
+/// an evaluation.
+fn fingerprint_in(compute_dtype: Dtype) -> Result<String> {
     let folder = tempfile::tempdir()?;
-    let fixture = Fixture::write(folder.path(), &wide(), 8, 2)?;
+    let mut fixture = Fixture::write(folder.path(), &wide(), 8, 2)?;
+    fixture.contract.numerics.compute_dtype = compute_dtype;
+    if compute_dtype == Dtype::F16 {
+        let (backoff, growth, growth_interval, initial) = (0.5, 2.0, 2, 1024.0);
+        fixture.contract.numerics.loss_scaler =
+            Some(LossScaler { backoff, growth, growth_interval, initial });
+    }
     let mut engine = fixture.engine(folder.path())?;
     let go = AtomicBool::new(false);
     let mut hasher = blake3::Hasher::new();
@@ -75,7 +88,10 @@ fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         fingerprints.push(std::fs::read_to_string(out)?);
     }
-    assert_eq!(fingerprints[0].len(), 64);
+    assert_eq!(fingerprints[0].len(), 3 * 64);
+    let (f32, half) = fingerprints[0].split_at(64);
+    let (bf16, f16) = half.split_at(64);
+    assert!(f32 != bf16 && bf16 != f16 && f32 != f16, "each dtype has bits of its own");
     fingerprints.dedup();
     assert_eq!(fingerprints.len(), 1, "{fingerprints:?}");
     Ok(())

@@ -1,7 +1,9 @@
 //! How the contract is executed: code, environment, plan, numerics, topology,
 //! floors, faults, durability, credit, resume.
 
-use schemas::contract::{Architecture, Contract, CreditRule, Dtype, EquivalenceClass, LossScaler, Tolerance};
+use schemas::contract::{
+    Architecture, Contract, CreditRule, Device, Dtype, EquivalenceClass, LossScaler, Tolerance,
+};
 use schemas::digest::Algorithm;
 
 use super::model::least_memory_bytes;
@@ -98,7 +100,6 @@ fn check_numerics(contract: &Contract, problems: &mut Problems) {
     let numerics = &contract.numerics;
     let dtypes = [
         ("/numerics/accumulation_dtype", numerics.accumulation_dtype),
-        ("/numerics/compute_dtype", numerics.compute_dtype),
         ("/numerics/parameter_dtype", numerics.parameter_dtype),
     ];
     for (pointer, dtype) in dtypes {
@@ -106,10 +107,24 @@ fn check_numerics(contract: &Contract, problems: &mut Problems) {
             dtype == Dtype::F32,
             pointer,
             format!("is {dtype:?}; expected \"f32\""),
-            "the trainer of this edition computes in binary32",
+            "the trainer of this edition keeps parameters and sums of gradients in binary32",
         );
     }
-    let Some(scaler) = &numerics.loss_scaler else { return };
+    problems.require(
+        numerics.compute_dtype == Dtype::F32 || contract.plan.device == Device::Cpu,
+        "/numerics/compute_dtype",
+        format!("is {:?} on a device that is not the CPU; expected \"f32\"", numerics.compute_dtype),
+        "the trainer of this edition computes in half precision on the CPU only",
+    );
+    let Some(scaler) = &numerics.loss_scaler else {
+        problems.require(
+            numerics.compute_dtype != Dtype::F16,
+            "/numerics/loss_scaler",
+            "is null, and gradients are computed in f16, where they vanish below 6e-8",
+            "name a scaler, such as {\"backoff\": 0.5, \"growth\": 2, \"growth_interval\": 2000, \"initial\": 65536}",
+        );
+        return;
+    };
     problems.require(
         numerics.compute_dtype == Dtype::F16,
         "/numerics/loss_scaler",
@@ -117,10 +132,26 @@ fn check_numerics(contract: &Contract, problems: &mut Problems) {
         "set it to null",
     );
     let LossScaler { backoff, growth, growth_interval, initial } = scaler;
-    problems.require_between(*backoff, f64::MIN_POSITIVE..1.0, "/numerics/loss_scaler/backoff");
-    problems.require_between(*growth, 1.0..f64::MAX, "/numerics/loss_scaler/growth");
     problems.require_count(*growth_interval, "/numerics/loss_scaler/growth_interval");
-    problems.require_positive(*initial, "/numerics/loss_scaler/initial");
+    let factors = [
+        ("backoff", *backoff, *backoff < 1.0, "below 1"),
+        ("growth", *growth, *growth > 1.0, "above 1"),
+        ("initial", *initial, true, "within binary32"),
+    ];
+    for (field, factor, is_in_range, range) in factors {
+        problems.require(
+            is_in_range && is_power_of_two(factor),
+            format!("/numerics/loss_scaler/{field}"),
+            format!("is {factor:?}; expected a power of two {range}"),
+            "a factor that is none rounds every gradient",
+        );
+    }
+}
+
+/// Whether a number is a power of two that a normal binary32 holds.
+fn is_power_of_two(value: f64) -> bool {
+    let is_normal = (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&value);
+    is_normal && value.to_bits().trailing_zeros() >= 52
 }
 
 fn check_topology(contract: &Contract, problems: &mut Problems) {

@@ -276,13 +276,32 @@ fn check_checkpoints(contract: &Contract, problems: &mut Problems) {
         ),
     }
     super::keep::check(contract, problems);
-    problems.require(
-        checkpoints.mid_accumulation == MidAccumulation::RoundToBoundary,
-        "/checkpoints/mid_accumulation",
-        "is \"save_gradients\"; expected \"round_to_boundary\"",
-        "the trainer of this edition saves on update boundaries only",
-    );
+    check_windows(contract, problems);
     super::store::check(contract, problems);
+}
+
+fn check_windows(contract: &Contract, problems: &mut Problems) {
+    let (checkpoints, accumulation) = (&contract.checkpoints, contract.batch.accumulation);
+    let saves_gradients = checkpoints.mid_accumulation == MidAccumulation::SaveGradients;
+    problems.require(
+        !saves_gradients || accumulation > 1,
+        "/checkpoints/mid_accumulation",
+        "is \"save_gradients\", and an update has one microbatch",
+        "say \"round_to_boundary\": there is no window to save in",
+    );
+    let Some(count) = checkpoints.after_microbatches else { return };
+    problems.require(
+        saves_gradients,
+        "/checkpoints/after_microbatches",
+        format!("is {count}, and /checkpoints/mid_accumulation is \"round_to_boundary\""),
+        "leave it out, or say \"save_gradients\"",
+    );
+    problems.require(
+        (1..accumulation).contains(&count),
+        "/checkpoints/after_microbatches",
+        format!("is {count}; expected 1 to {}", accumulation.saturating_sub(1)),
+        "count the microbatches of an update that are done before it is saved",
+    );
 }
 
 fn check_selection(contract: &Contract, problems: &mut Problems) {

@@ -35,6 +35,14 @@ pub(super) fn check(contract: &Contract, problems: &mut Problems) {
             None => check_captured(contract, declaration.class, &pointer, problems),
         }
     }
+    if contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients {
+        problems.require(
+            declared.iter().any(|declaration| declaration.class == StateClass::AccumulatedGradients),
+            "/state_classes",
+            "accumulated_gradients is not captured, and state is saved inside of accumulation windows",
+            "add {\"class\": \"accumulated_gradients\", \"not_applicable\": null}",
+        );
+    }
     if matches!(contract.stopping, StoppingRule::Patience { .. }) {
         problems.require(
             declared.iter().any(|declaration| {
@@ -103,6 +111,9 @@ fn check_captured(contract: &Contract, class: StateClass, pointer: &str, problem
         | StateClass::CompilerPlan
         | StateClass::SelectionState => true,
         StateClass::LossScaler => contract.numerics.loss_scaler.is_some(),
+        StateClass::AccumulatedGradients => {
+            contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients
+        }
         StateClass::Averages => contract.averages.is_some(),
         StateClass::Sampler => matches!(contract.order, OrderPolicy::ShuffleBuffer { .. }),
         StateClass::RngCpu => !contract.dropout_draws.is_keyed(),

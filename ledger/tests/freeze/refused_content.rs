@@ -313,15 +313,14 @@ fn checkpoints_that_this_edition_cannot_keep() {
         &[
             ("/checkpoints/every_steps", json!(0)),
             ("/checkpoints/candidate_stage", json!("durably_committed")),
-            ("/checkpoints/mid_accumulation", json!("save_gradients")),
             ("/checkpoints/store", json!("s3://name:secret@bucket/run")),
+            ("/checkpoints/after_microbatches", json!(1)),
         ],
         &[
             "/checkpoints/every_steps",
             "/checkpoints/candidate_stage",
-            "/checkpoints/mid_accumulation",
+            "/checkpoints/after_microbatches",
             "/checkpoints/store",
-            "/state_classes/10/not_applicable",
         ],
     );
     check_pointers(&[("/checkpoints/candidate_stage", json!("staged"))], &["/checkpoints/candidate_stage"]);
@@ -367,7 +366,10 @@ fn resume_tolerances_that_nothing_exceeds() {
 
 #[test]
 fn numerics_and_plan() {
-    check("/numerics/compute_dtype", json!("bf16"), &["/numerics/compute_dtype: is Bf16; expected \"f32\""]);
+    let mut half = Fixture::new();
+    half.set("/numerics/compute_dtype", json!("bf16"));
+    half.check().expect("matrix products in bfloat16 are executed on the CPU");
+    check_pointers(&[("/numerics/compute_dtype", json!("f16"))], &["/numerics/loss_scaler"]);
     check_pointers(&[("/numerics/parameter_dtype", json!("f16"))], &["/numerics/parameter_dtype"]);
     check_pointers(&[("/numerics/accumulation_dtype", json!("bf16"))], &["/numerics/accumulation_dtype"]);
     let scaler = json!({"backoff": 0.5, "growth": 2, "growth_interval": 2000, "initial": 65536});
@@ -383,12 +385,20 @@ fn numerics_and_plan() {
             ("/state_classes/5/not_applicable", Value::Null),
         ],
         &[
-            "/numerics/compute_dtype",
+            "/numerics/loss_scaler/growth_interval",
             "/numerics/loss_scaler/backoff",
             "/numerics/loss_scaler/growth",
-            "/numerics/loss_scaler/growth_interval",
             "/numerics/loss_scaler/initial",
         ],
+    );
+    let scaler = json!({"backoff": 0.5, "growth": 3, "growth_interval": 1, "initial": 65536});
+    check_pointers(
+        &[
+            ("/numerics/loss_scaler", scaler),
+            ("/numerics/compute_dtype", json!("f16")),
+            ("/state_classes/5/not_applicable", Value::Null),
+        ],
+        &["/numerics/loss_scaler/growth"],
     );
     check(
         "/plan/autotune",
@@ -465,10 +475,7 @@ fn state_classes() {
     check(
         "/checkpoints/mid_accumulation",
         json!("save_gradients"),
-        &[
-            "/checkpoints/mid_accumulation: is \"save_gradients\"; expected \"round_to_boundary\"",
-            "/state_classes/10/not_applicable: accumulated_gradients: the reason is not true of this contract",
-        ],
+        &["/state_classes/10/not_applicable: accumulated_gradients: the reason is not true of this contract"],
     );
 }
 

@@ -13,11 +13,13 @@ use crate::number::DecimalU64;
 pub struct Numerics {
     /// dtype of gradient accumulation over microbatches.
     pub accumulation_dtype: Dtype,
-    /// dtype of forward and backward.
+    /// dtype of the operands of matrix products in the forward and backward
+    /// pass of an update; see `docs/FORMAT.md` ("Compute dtype"). Evaluations
+    /// are of the stored parameters, in binary32.
     pub compute_dtype: Dtype,
     /// What the same contract gives when it is executed again.
     pub determinism: EquivalenceClass,
-    /// Loss scaling; null unless compute is f16.
+    /// Loss scaling; there exactly where compute is f16.
     pub loss_scaler: Option<LossScaler>,
     /// dtype of stored parameters.
     pub parameter_dtype: Dtype,
@@ -38,18 +40,23 @@ pub enum Dtype {
     F16,
 }
 
-/// Dynamic loss scaling.
+/// Dynamic loss scaling: what the loss is multiplied by before the backward
+/// pass. A step whose gradient is not finite is skipped: it counts, is recorded
+/// and consumes its examples, and it changes no parameter, moment or average;
+/// see `docs/FORMAT.md` ("Loss scaling"). All three factors are powers of two,
+/// so that scaling changes no bits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LossScaler {
-    /// Multiplies the scale after an overflow.
+    /// Multiplies the scale after an overflow; below 1, such as `0.5`.
     pub backoff: f64,
-    /// Multiplies the scale after `growth_interval` steps without overflow.
+    /// Multiplies the scale after `growth_interval` steps without overflow;
+    /// above 1, such as `2.0`.
     pub growth: f64,
-    /// Steps without overflow.
+    /// Steps in a row without overflow; at least 1, such as `2000`.
     pub growth_interval: u64,
-    /// First scale.
+    /// First scale, such as `65536.0`.
     pub initial: f64,
 }
 

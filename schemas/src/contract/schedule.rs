@@ -217,6 +217,13 @@ pub struct QualityTarget {
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointPolicy {
+    /// Microbatches of the next update after which a due state is saved; left
+    /// out: none, at the boundary. Steps 0 and the last are saved at the
+    /// boundary always. Needs `mid_accumulation` `save_gradients`, and is at
+    /// least 1 and below `batch.accumulation`. Example: `2` of an accumulation
+    /// of 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_microbatches: Option<u32>,
     /// Stage that a candidate must have reached before it is handed off.
     pub candidate_stage: CheckpointStage,
     /// At step 0, every multiple of this, and the last step.
@@ -260,9 +267,12 @@ pub enum KeepPolicy {
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MidAccumulation {
-    /// It waits for the update.
+    /// There is none: state is saved between updates, and an attempt that is
+    /// interrupted falls back to the last one saved.
     RoundToBoundary,
-    /// It saves the accumulated gradients.
+    /// It saves the accumulated gradients, and a resume goes on with the next
+    /// microbatch. An attempt that a signal ends then saves where it stands;
+    /// see `docs/FORMAT.md` ("Accumulation windows").
     SaveGradients,
 }
 

@@ -32,6 +32,8 @@ pub const CONFIG_NAME: &str = "config.json";
 pub const AVERAGES_NAME: &str = "averages.safetensors";
 /// File name of the optimizer's tensors.
 pub const OPTIMIZER_NAME: &str = "optimizer.safetensors";
+/// File name of what an unfinished update has come to, but for its tensors.
+pub const WINDOW_NAME: &str = "accumulated_gradients.json";
 /// File name of a checkpoint's manifest.
 pub const MANIFEST_NAME: &str = "manifest.json";
 

@@ -3,7 +3,8 @@
 //! Everything that a contract can say and this trainer does not do is refused
 //! here, before a tensor exists, with the JSON pointer of the field.
 
-use schemas::contract::{Architecture, Contract, CreditRule, Dtype, LlamaDecoder, ScheduleShape};
+use burn::tensor::FloatDType;
+use schemas::contract::{Architecture, Contract, CreditRule, Device, Dtype, LlamaDecoder, ScheduleShape};
 use schemas::contract::{Objective, Reduction};
 use schemas::parameters::{ParameterDeclaration, ParameterManifest, ParameterStatus};
 use schemas::policy_card::{BatchSemantics, Parameterization, PolicyCard, UpdateRule};
@@ -12,7 +13,7 @@ use crate::device::{self, OpenDevice};
 use crate::model::manifest::{self, ManifestError, PARAMETER_DTYPE};
 use crate::optimizer::adamw::{AdamW, STATE_SUFFIXES};
 use crate::plateau::Plateau;
-use crate::schedule;
+use crate::{scaling, schedule};
 
 /// Ids that a byte can take; the vocabulary must hold them all.
 const NUM_BYTES: u32 = 256;
@@ -58,6 +59,8 @@ impl GroupPlan {
 /// What the engine executes.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
+    /// dtype of the operands of matrix products in updates.
+    pub(crate) compute: FloatDType,
     pub(crate) decoder: &'a LlamaDecoder,
     pub(crate) groups: Vec<GroupPlan>,
     pub(crate) rule: AdamW,
@@ -89,13 +92,13 @@ pub(crate) fn plan<'a>(
 ) -> Result<Plan<'a>, Unsupported> {
     let Architecture::LlamaDecoder(decoder) = &contract.architecture;
     check_model(contract, decoder, device)?;
-    check_numerics(contract)?;
+    let compute = check_numerics(contract)?;
     check_averages(contract)?;
     check_batch(contract)?;
     let rule = check_card(card)?;
     let groups = groups(contract, card)?;
     let parameter_groups = parameter_groups(contract, card, parameters)?;
-    Ok(Plan { decoder, groups, rule, parameter_groups })
+    Ok(Plan { compute, decoder, groups, rule, parameter_groups })
 }
 
 fn check_model(contract: &Contract, decoder: &LlamaDecoder, device: &OpenDevice) -> Result<(), Unsupported> {
@@ -118,26 +121,45 @@ fn check_model(contract: &Contract, decoder: &LlamaDecoder, device: &OpenDevice)
     Ok(())
 }
 
-/// dtype of every tensor that this trainer computes with, masters included.
-pub const COMPUTE_DTYPE: Dtype = Dtype::F32;
-
-fn check_numerics(contract: &Contract) -> Result<(), Unsupported> {
+fn check_numerics(contract: &Contract) -> Result<FloatDType, Unsupported> {
     let numerics = &contract.numerics;
-    for (name, dtype) in [
-        ("accumulation_dtype", numerics.accumulation_dtype),
-        ("compute_dtype", numerics.compute_dtype),
-        ("parameter_dtype", numerics.parameter_dtype),
-    ] {
-        if dtype != COMPUTE_DTYPE {
-            return field("contract", format!("/numerics/{name}"), dtype, "only f32 is executed");
+    for (name, dtype) in
+        [("accumulation_dtype", numerics.accumulation_dtype), ("parameter_dtype", numerics.parameter_dtype)]
+    {
+        if dtype != Dtype::F32 {
+            return field("contract", format!("/numerics/{name}"), dtype, "it is kept in f32");
         }
     }
-    if numerics.loss_scaler.is_some() {
-        let requirement = "f32 needs no loss scaling, so it must be null";
-        return field("contract", "/numerics/loss_scaler", &numerics.loss_scaler, requirement);
+    let compute = match numerics.compute_dtype {
+        Dtype::F32 => FloatDType::F32,
+        Dtype::Bf16 => FloatDType::BF16,
+        Dtype::F16 => FloatDType::F16,
+    };
+    if compute != FloatDType::F32 && contract.plan.device != Device::Cpu {
+        // Each operation was tried on the CPU backend alone.
+        let requirement = "half precision is executed on the device cpu only";
+        return field("contract", "/numerics/compute_dtype", numerics.compute_dtype, requirement);
+    }
+    match &numerics.loss_scaler {
+        Some(scaler) if compute != FloatDType::F16 => {
+            let requirement = "only f16 needs loss scaling, so it must be null";
+            return field("contract", "/numerics/loss_scaler", scaler, requirement);
+        }
+        None if compute == FloatDType::F16 => {
+            let requirement = "gradients below 6e-8 vanish in f16, so it must be there";
+            return field("contract", "/numerics/loss_scaler", "null", requirement);
+        }
+        Some(scaler) => {
+            let factors = [scaler.backoff, scaler.growth, scaler.initial];
+            if !factors.into_iter().all(scaling::is_power_of_two) || scaler.growth_interval == 0 {
+                let requirement = "its factors are powers of two within f32, and its interval is at least 1";
+                return field("contract", "/numerics/loss_scaler", scaler, requirement);
+            }
+        }
+        None => {}
     }
     let Reduction::MicrobatchTree = numerics.reduction;
-    Ok(())
+    Ok(compute)
 }
 
 fn check_averages(contract: &Contract) -> Result<(), Unsupported> {

@@ -34,6 +34,25 @@ impl GradientTree {
         self.num_leaves
     }
 
+    /// Complete subtrees of so many leaves, largest first.
+    #[must_use]
+    pub fn sizes(num_leaves: u32) -> Vec<u32> {
+        (0..u32::BITS).rev().map(|bit| 1 << bit).filter(|size| num_leaves & size != 0).collect()
+    }
+
+    /// Complete subtrees so far, left to right, each with its number of leaves.
+    #[must_use]
+    pub fn subtrees(&self) -> &[(u32, Gradients)] {
+        &self.subtrees
+    }
+
+    /// A tree that goes on from subtrees as [`Self::subtrees`] gives them.
+    #[must_use]
+    pub fn from_subtrees(subtrees: Vec<(u32, Gradients)>) -> Self {
+        let num_leaves = subtrees.iter().map(|(size, _)| size).sum();
+        Self { subtrees, num_leaves }
+    }
+
     /// The sum; empty where nothing was added.
     #[must_use]
     pub fn finish(mut self) -> Gradients {
@@ -80,6 +99,21 @@ mod tests {
             }
             assert_eq!(tree.num_leaves(), u32::from(count));
             assert_eq!(tree.finish()[0][0].to_bits(), reference(&values).to_bits(), "{count} leaves");
+        }
+    }
+
+    #[test]
+    fn a_tree_that_was_taken_apart_goes_on_to_the_same_bits() {
+        let values: Vec<f32> = (0..23u16).map(|i| 1.0 / (f32::from(i) + 0.7)).collect();
+        for cut in 0..23usize {
+            let mut tree = GradientTree::default();
+            values[..cut].iter().for_each(|value| tree.push(vec![vec![*value]]));
+            let sizes: Vec<u32> = tree.subtrees().iter().map(|(size, _)| *size).collect();
+            assert_eq!(sizes, GradientTree::sizes(tree.num_leaves()));
+            let mut tree = GradientTree::from_subtrees(tree.subtrees().to_vec());
+            assert_eq!(tree.num_leaves() as usize, cut);
+            values[cut..].iter().for_each(|value| tree.push(vec![vec![*value]]));
+            assert_eq!(tree.finish()[0][0].to_bits(), reference(&values).to_bits(), "cut at {cut}");
         }
     }
 

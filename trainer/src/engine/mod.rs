@@ -18,36 +18,36 @@ pub mod check;
 pub mod gradients;
 pub mod state;
 mod tied;
-mod warm_start;
 mod vary;
+mod warm_start;
+pub mod window;
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use burn::tensor::{Tensor, TensorData};
-use schemas::body::{Counters, Credit, Draw, GroupUpdate};
-use schemas::contract::{AverageOrder, Contract, OrderPolicy, ParameterView};
+use schemas::body::{Counters, Credit, Draw, GroupUpdate, Overflow, StepDet};
+use schemas::contract::{AverageOrder, Contract, MidAccumulation, OrderPolicy, ParameterView};
 use schemas::number::Float;
 use schemas::parameters::{ParameterManifest, ParameterStatus};
 use schemas::policy_card::{Clipping, PolicyCard};
+use schemas::state::StateDigest;
 
 use crate::averages::AveragedParameters;
-use crate::batch::{Consumption, Microbatch, Placement};
 use crate::data::{DataError, ExampleSource};
 use crate::device::OpenDevice;
-use crate::model::decoder::{Decoder, Masks, Parameters};
-use crate::model::manifest;
+use crate::model::decoder::{Decoder, Parameters};
 use crate::optimizer::adamw::{self, AdamW, Moments, SquaredNorms};
 use crate::optimizer::clip;
 use crate::order::DataOrder;
 use crate::randomness::dropout::Dropout;
 use crate::randomness::init;
+use crate::scaling::LossScale;
 use crate::shuffle::ShuffleBuffer;
 use crate::state::split::FrozenInitial;
 use check::GroupPlan;
-use gradients::{GradientTree, Gradients};
+use window::Window;
 
-pub use check::{COMPUTE_DTYPE, Unsupported};
+pub use check::Unsupported;
 pub use state::CapturedTensors;
 
 /// Name of the stream that updates draw from.
@@ -135,8 +135,26 @@ pub struct StepOutcome {
     pub draws: Vec<Draw>,
     /// By group, in the card's order.
     pub updates: Vec<GroupUpdate>,
+    /// What the loss scaler did; none without one.
+    pub overflow: Option<Overflow>,
     /// Mean over target tokens in nats; the same number as in `credit`.
     pub loss: f64,
+}
+
+impl StepOutcome {
+    /// What a `step` entry determines, with digests of the state where they are
+    /// due.
+    #[must_use]
+    pub fn det(&self, state: Option<Vec<StateDigest>>) -> StepDet {
+        StepDet {
+            counters: self.counters,
+            credit: self.credit.clone(),
+            draws: self.draws.clone(),
+            overflow: self.overflow.clone(),
+            state,
+            updates: self.updates.clone(),
+        }
+    }
 }
 
 /// A trainable parameter's update state.
@@ -151,7 +169,10 @@ struct Slot {
 /// itself: nothing that an update changes is shared.
 #[derive(Debug, Clone)]
 pub struct Engine {
+    /// In binary32: evaluations.
     pub(crate) decoder: Decoder,
+    /// In the contract's compute dtype: updates.
+    training_decoder: Decoder,
     pub(crate) device: OpenDevice,
     pub(crate) parameters: Parameters,
     pub(crate) train: ExampleSource,
@@ -173,8 +194,15 @@ pub struct Engine {
     drawn_blocks: u64,
     /// What frozen parameters were made as; none where all are trained.
     frozen: Option<FrozenInitial>,
+    scaler: Option<LossScale>,
     step: u64,
+    /// After the last update.
     counters: Counters,
+    /// After the last microbatch: where the data cursor stands.
+    consumed: Counters,
+    /// Whether an update that was interrupted is gone on with.
+    keeps_windows: bool,
+    window: Window,
 }
 
 impl Engine {
@@ -213,6 +241,7 @@ impl Engine {
         let shape = plan.decoder;
         Ok(Self {
             decoder: Decoder::new(shape, handle),
+            training_decoder: Decoder::new(shape, handle).computing_in(plan.compute),
             parameters,
             microbatch_examples: config.contract.batch.microbatch_examples as usize,
             manifest: stored,
@@ -234,8 +263,12 @@ impl Engine {
                 .map(|dropout| dropout.drawn_by(config.contract.dropout_draws, seeds.dropout.0)),
             drawn_blocks: 0,
             frozen: state::frozen_initial(frozen)?,
+            scaler: config.contract.numerics.loss_scaler.as_ref().map(LossScale::new),
             step: 0,
             counters: Counters::default(),
+            consumed: Counters::default(),
+            keeps_windows: config.contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients,
+            window: Window::default(),
             device: config.device,
             train: config.train,
             val: config.val,
@@ -293,67 +326,40 @@ impl Engine {
     }
 
     /// Executes one update. `None` when `interrupt` was set before the last
-    /// microbatch had begun; then nothing has changed and the same update can
-    /// be executed again.
+    /// microbatch had begun; then nothing has changed, but for microbatches that
+    /// were executed where the contract saves inside of windows, and the same
+    /// update can be executed again.
     ///
     /// # Errors
     /// When data cannot be read, has changed, or the device fails.
     pub fn step(&mut self, interrupt: &AtomicBool) -> Result<Option<StepOutcome>, EngineError> {
         let step = self.step + 1;
-        let overflow = || EngineError::Overflow { step };
-        // The data cursor is the number of examples consumed; it is restored on
-        // its own, so that a cursor which was lost shows in what is drawn.
         let first = self.counters.examples;
-        let end = first.checked_add(self.global_examples).ok_or_else(overflow)?;
-
-        // What is consumed.
-        let mut num_tokens = 0u64;
-        let mut placements = Vec::new();
-        // An update that is interrupted has drawn nothing.
-        let mut buffer = self.buffer.clone();
-        for position in first..end {
-            let example = match &mut buffer {
-                Some(buffer) => buffer.draw(),
-                None => self.order.example(position),
-            };
-            num_tokens += u64::from(self.train.num_targets(example)?);
-            placements.push(Placement { position, example });
-        }
 
         // Gradient of the mean over the global batch's target tokens.
-        let mut nats = 0.0;
-        let mut tree = GradientTree::default();
-        let mut consumption = Consumption::default();
-        let drawn = Cell::new(self.drawn_blocks);
-        for placements in placements.chunks(self.microbatch_examples) {
-            if interrupt.load(Ordering::Relaxed) {
-                return Ok(None);
-            }
-            let microbatch = Microbatch::assemble(
-                &self.train,
-                placements,
-                self.decoder.shape().context_length as usize,
-                self.device.handle(),
-            )?;
-            consumption.add(&microbatch)?;
-            let (gradients, losses) = self.backward(&microbatch, token_weight(num_tokens), &drawn)?;
-            nats = microbatch.add_targets(nats, &losses);
-            tree.push(gradients);
-        }
+        let Some(drawn) = self.accumulate_until(usize::MAX, interrupt)? else { return Ok(None) };
+        let Window { consumption, nats, tree, .. } = std::mem::take(&mut self.window);
         let num_microbatches = tree.num_leaves();
         let gradients = tree.finish();
 
-        // Clip and update.
+        // Clip and update, or skip.
         let gradient_norm = clip::global_norm(gradients.iter().map(Vec::as_slice));
         let clip_coefficient = clip::coefficient(&self.clipping, gradient_norm);
-        let updates = self.update(step, &gradients, clip_coefficient)?;
+        // One element that is not finite makes the norm so, and nothing else
+        // does: squares of binary32 are far within binary64.
+        let overflow = self.scaler.as_mut().map(|scaler| scaler.observe(!gradient_norm.is_finite()));
+        let updates = if overflow.as_ref().is_some_and(|overflow| overflow.skipped) {
+            self.skip(step, clip_coefficient)?
+        } else {
+            self.update(step, &gradients, clip_coefficient)?
+        };
 
         self.step = step;
-        self.drawn_blocks = drawn.get();
-        self.buffer = buffer;
+        self.buffer = drawn.buffer;
         self.counters.examples += self.global_examples;
-        self.counters.tokens += num_tokens;
-        let loss = mean(nats, num_tokens);
+        self.counters.tokens += drawn.num_tokens;
+        self.consumed = self.counters;
+        let loss = mean(nats, drawn.num_tokens);
         let (ids, inputs) = consumption.finish();
         Ok(Some(StepOutcome {
             counters: self.counters,
@@ -361,7 +367,7 @@ impl Engine {
                 gradient_norm: Float(gradient_norm),
                 loss: Float(loss),
                 num_microbatches,
-                num_tokens,
+                num_tokens: drawn.num_tokens,
             },
             draws: vec![Draw {
                 ids,
@@ -370,46 +376,50 @@ impl Engine {
                 ranges: self.order.ranges(first, self.global_examples),
                 stream: TRAIN_STREAM.to_owned(),
             }],
+            overflow,
             updates,
             loss,
         }))
     }
 
-    /// Gradient of `weight` times the summed token losses, and the token losses.
-    fn backward(
+    /// Updates that changed the parameters, of which `step` is the next: the
+    /// update rule's own count, which skipped steps do not move.
+    fn num_updates(&self, step: u64) -> u64 {
+        step.saturating_sub(self.scaler.as_ref().map_or(0, |scaler| scaler.state().skipped))
+    }
+
+    /// What a step records that changes nothing.
+    fn skip(&self, step: u64, clip_coefficient: f64) -> Result<Vec<GroupUpdate>, EngineError> {
+        let rates: Vec<f64> = self.groups.iter().map(|group| group.rate(step)).collect();
+        let mut norms = vec![SquaredNorms::default(); self.groups.len()];
+        for slot in &self.slots {
+            let Some(tensor) = self.parameters.get(&slot.path) else { continue };
+            let data =
+                tensor.try_to_data().map_err(|error| EngineError::device("reading parameters", &error))?;
+            let values =
+                data.as_slice::<f32>().map_err(|error| EngineError::device("reading parameters", &error))?;
+            norms[slot.group].parameter += adamw::squared_norm(values);
+        }
+        Ok(self.group_updates(rates, norms, clip_coefficient))
+    }
+
+    fn group_updates(
         &self,
-        microbatch: &Microbatch,
-        weight: f32,
-        drawn: &Cell<u64>,
-    ) -> Result<(Gradients, Vec<f32>), EngineError> {
-        let mut leaves = self.parameters.clone();
-        for slot in &self.slots {
-            if let Some(tensor) = leaves.get_mut(&slot.path) {
-                *tensor = tensor.clone().autodiff().require_grad();
-            }
-        }
-        let positions = &microbatch.positions;
-        let masks = self.dropout.as_ref().map(|dropout| Masks { drawn, dropout, positions });
-        let losses =
-            self.decoder.token_losses(&leaves, microbatch.inputs.clone(), microbatch.targets.clone(), masks);
-        let weights = microbatch.weights(weight);
-        let weights = TensorData::new(weights, losses.dims());
-        let weights = Tensor::<1>::from_data(weights, self.device.handle());
-        let mut tape = losses.clone().mul(weights).sum().backward();
-        let losses = losses
-            .inner()
-            .try_into_vec_as::<f32>()
-            .map_err(|error| EngineError::device("reading token losses", &error))?;
-        let mut gradients = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            let gradient = leaves.get(&slot.path).and_then(|leaf| leaf.grad_remove(&mut tape));
-            let gradient = gradient.ok_or_else(|| EngineError::NoGradient { path: slot.path.clone() })?;
-            let gradient = gradient
-                .try_into_vec_as::<f32>()
-                .map_err(|error| EngineError::device("reading a gradient", &error))?;
-            gradients.push(gradient);
-        }
-        Ok((gradients, losses))
+        rates: Vec<f64>,
+        norms: Vec<SquaredNorms>,
+        clip_coefficient: f64,
+    ) -> Vec<GroupUpdate> {
+        let groups = self.groups.iter().zip(rates).zip(norms);
+        groups
+            .map(|((group, rate), norms)| GroupUpdate {
+                clip_coefficient: Float(clip_coefficient),
+                group: group.name.clone(),
+                learning_rate: Float(rate),
+                parameter_norm: Some(Float(libm::sqrt(norms.parameter))),
+                update_norm: Some(Float(libm::sqrt(norms.update))),
+                weight_decay: Float(group.weight_decay),
+            })
+            .collect()
     }
 
     /// Moves parameters and moments on. Not atomic: see [`EngineError`].
@@ -420,11 +430,12 @@ impl Engine {
         clip_coefficient: f64,
     ) -> Result<Vec<GroupUpdate>, EngineError> {
         let rates: Vec<f64> = self.groups.iter().map(|group| group.rate(step)).collect();
+        let count = self.num_updates(step);
         let coefficients: Vec<adamw::Coefficients> = self
             .groups
             .iter()
             .zip(&rates)
-            .map(|(group, rate)| self.rule.coefficients(step, *rate, group.weight_decay, clip_coefficient))
+            .map(|(group, rate)| self.rule.coefficients(count, *rate, group.weight_decay, clip_coefficient))
             .collect();
         let mut norms = vec![SquaredNorms::default(); self.groups.len()];
         for (index, (slot, gradient)) in self.slots.iter_mut().zip(gradients).enumerate() {
@@ -446,17 +457,7 @@ impl Engine {
             norms[slot.group].update += squared.update;
             self.parameters.insert(slot.path.clone(), Tensor::from_data(data, self.device.handle()));
         }
-        let groups = self.groups.iter().zip(rates).zip(norms);
-        Ok(groups
-            .map(|((group, rate), norms)| GroupUpdate {
-                clip_coefficient: Float(clip_coefficient),
-                group: group.name.clone(),
-                learning_rate: Float(rate),
-                parameter_norm: Some(Float(libm::sqrt(norms.parameter))),
-                update_norm: Some(Float(libm::sqrt(norms.update))),
-                weight_decay: Float(group.weight_decay),
-            })
-            .collect())
+        Ok(self.group_updates(rates, norms, clip_coefficient))
     }
 }
 

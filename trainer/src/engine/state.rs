@@ -13,6 +13,7 @@ use crate::export::NamedTensor;
 use crate::model::manifest::PARAMETER_DTYPE;
 use crate::optimizer::adamw::STATE_SUFFIXES;
 use crate::plateau::PlateauState;
+use crate::scaling::{LossScale, ScaleState};
 use crate::shuffle::{ShuffleBuffer, ShuffleState};
 use crate::state::split::FrozenInitial;
 
@@ -30,7 +31,7 @@ pub struct CapturedTensors {
 }
 
 /// One pass over the memory: the loop waits for it.
-fn to_bytes(values: &[f32]) -> Vec<u8> {
+pub(super) fn to_bytes(values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; values.len() * F32_BYTES];
     let (words, _) = bytes.as_chunks_mut::<F32_BYTES>();
     for (word, value) in words.iter_mut().zip(values) {
@@ -62,7 +63,7 @@ pub(super) fn no_averages() -> EngineError {
     EngineError::State { class: "averages", reason: "the contract keeps none".to_owned() }
 }
 
-fn tensor(name: String, shape: &[u64], bytes: Vec<u8>) -> NamedTensor {
+pub(super) fn tensor(name: String, shape: &[u64], bytes: Vec<u8>) -> NamedTensor {
     NamedTensor { name, dtype: PARAMETER_DTYPE.to_owned(), shape: shape.to_vec(), bytes }
 }
 
@@ -303,11 +304,30 @@ impl Engine {
     pub fn stand_at(&mut self, step: u64, counters: Counters) {
         self.step = step;
         self.counters = counters;
+        self.consumed = counters;
+    }
+
+    /// What the loss scaler has come to; `None` without one.
+    #[must_use]
+    pub fn loss_scale(&self) -> Option<&ScaleState> {
+        self.scaler.as_ref().map(LossScale::state)
+    }
+
+    /// Lets the loss scaler go on from a state of a step. Nothing changes when
+    /// it is refused.
+    ///
+    /// # Errors
+    /// When there is none, or it could not have come to that state.
+    pub fn restore_loss_scale(&mut self, step: u64, state: ScaleState) -> Result<(), EngineError> {
+        let refuse = |reason| EngineError::State { class: "loss_scaler", reason };
+        let scaler = self.scaler.as_mut();
+        let scaler = scaler.ok_or_else(|| refuse("the contract scales no loss".to_owned()))?;
+        scaler.restore(step, state).map_err(refuse)
     }
 }
 
 /// Values of exactly the wanted tensors, which are in name order.
-fn matched(
+pub(super) fn matched(
     class: &'static str,
     wanted: &[(String, &[u64])],
     found: &[NamedTensor],

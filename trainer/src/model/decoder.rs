@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use schemas::contract::LlamaDecoder;
 
 use super::manifest::{EMBEDDING, FINAL_NORM, HEAD, layer_path};
@@ -21,6 +21,8 @@ pub type Parameters = BTreeMap<String, Tensor<1>>;
 /// A decoder of a fixed shape on a device.
 #[derive(Debug, Clone)]
 pub struct Decoder {
+    /// dtype of the operands of matrix products.
+    compute: FloatDType,
     shape: LlamaDecoder,
     attention: AttentionShape,
     tables: Tables,
@@ -82,12 +84,19 @@ impl Decoder {
             num_kv_heads: size(shape.num_kv_heads),
         };
         Self {
+            compute: FloatDType::F32,
             shape: shape.clone(),
             attention,
             tables: Tables::new(attention, shape.rope_theta, device),
             device: device.clone(),
             names: (0..shape.num_layers).map(LayerNames::new).collect(),
         }
+    }
+
+    /// The same, with the operands of matrix products in another dtype.
+    #[must_use]
+    pub fn computing_in(self, compute: FloatDType) -> Self {
+        Self { compute, ..self }
     }
 
     /// The shape.
@@ -135,30 +144,32 @@ impl Decoder {
         let keys = self.attention.num_kv_heads * self.attention.head_dim;
         let vector = |path: &str| find(parameters, path);
         let matrix = |path: &str, shape: [usize; 2]| -> Tensor<2> { find(parameters, path).reshape(shape) };
+        let linear = |x, weight| ops::linear(x, weight, self.compute);
         let embedding = matrix(EMBEDDING, [vocabulary, hidden]);
         let mut x = ops::embedding(embedding.clone(), ids);
         for (layer, names) in (0..).zip(&self.names) {
             let normed = ops::rms_norm(x.clone(), vector(&names.input_norm), epsilon);
             let mixed = ops::attention(
-                ops::linear(normed.clone(), matrix(&names.query, [queries, hidden])),
-                ops::linear(normed.clone(), matrix(&names.key, [keys, hidden])),
-                ops::linear(normed, matrix(&names.value, [keys, hidden])),
+                linear(normed.clone(), matrix(&names.query, [queries, hidden])),
+                linear(normed.clone(), matrix(&names.key, [keys, hidden])),
+                linear(normed, matrix(&names.value, [keys, hidden])),
                 self.attention,
                 &self.tables,
+                self.compute,
             );
-            let branch = ops::linear(mixed, matrix(&names.output, [hidden, queries]));
+            let branch = linear(mixed, matrix(&names.output, [hidden, queries]));
             x = x + self.dropped(branch, attention_site(layer), masks);
             let normed = ops::rms_norm(x.clone(), vector(&names.post_norm), epsilon);
             let gated = ops::gated(
-                ops::linear(normed.clone(), matrix(&names.gate, [inner, hidden])),
-                ops::linear(normed, matrix(&names.up, [inner, hidden])),
+                linear(normed.clone(), matrix(&names.gate, [inner, hidden])),
+                linear(normed, matrix(&names.up, [inner, hidden])),
             );
-            let branch = ops::linear(gated, matrix(&names.down, [hidden, inner]));
+            let branch = linear(gated, matrix(&names.down, [hidden, inner]));
             x = x + self.dropped(branch, mlp_site(layer), masks);
         }
         let normed = ops::rms_norm(x, vector(FINAL_NORM), epsilon);
         let head = if self.shape.tied_embeddings { embedding } else { matrix(HEAD, [vocabulary, hidden]) };
-        ops::linear(normed, head)
+        linear(normed, head)
     }
 
     fn dropped(&self, branch: Tensor<2>, site: u32, masks: Option<Masks<'_>>) -> Tensor<2> {

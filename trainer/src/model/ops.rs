@@ -3,7 +3,7 @@
 //! They are kept behind this one module so that a fused version can take the
 //! place of any of them with the plain one as its reference. Activations are
 //! `[rows, channels]` with one row for each token of the microbatch, in
-//! binary32 throughout.
+//! binary32; only the operands of matrix products may be of another dtype.
 //!
 //! `exp` and `log` inside softmax and SiLU are, on the CPU, the C library's,
 //! which chooses a kernel by CPU features. Bits are the same for the same
@@ -11,7 +11,7 @@
 //! for the library's version.
 
 use burn::tensor::module::embedding as embedding_lookup;
-use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation};
 
 /// Added to a score that the causal mask hides. Its exponential is exactly 0,
 /// and it is finite because shaders need not honour infinities.
@@ -97,10 +97,20 @@ pub fn embedding(weight: Tensor<2>, ids: Tensor<2, Int>) -> Tensor<2> {
     embedding_lookup(weight, ids).flatten(0, 1)
 }
 
+/// `left . right` of operands that are rounded to a dtype, as are the result
+/// and, in the backward pass, the incoming gradient and both outgoing ones
+/// (`docs/FORMAT.md`, "Compute dtype"). In and out are binary32.
+fn product<const D: usize>(left: Tensor<D>, right: Tensor<D>, compute: FloatDType) -> Tensor<D> {
+    if compute == FloatDType::F32 {
+        return left.matmul(right);
+    }
+    left.cast(compute).matmul(right.cast(compute)).cast(FloatDType::F32)
+}
+
 /// `x . weight^T` with a weight in its stored layout `[out, in]`.
 #[must_use]
-pub fn linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-    x.matmul(weight.transpose())
+pub fn linear(x: Tensor<2>, weight: Tensor<2>, compute: FloatDType) -> Tensor<2> {
+    product(x, weight.transpose(), compute)
 }
 
 /// `x / sqrt(mean(x^2) + epsilon) * scale` over channels (Zhang and Sennrich 2019).
@@ -143,6 +153,7 @@ pub fn attention(
     values: Tensor<2>,
     shape: AttentionShape,
     tables: &Tables,
+    compute: FloatDType,
 ) -> Tensor<2> {
     let AttentionShape { context_length: tokens, head_dim, num_heads, num_kv_heads } = shape;
     let batch = queries.dims()[0] / tokens;
@@ -153,15 +164,14 @@ pub fn attention(
         .mul_scalar(1.0 / (head_dim as f64).sqrt());
     let keys = rotary(keys.reshape([batch, tokens, num_kv_heads, head_dim]), tables);
     let values = values.reshape([batch, tokens, num_kv_heads, head_dim]).swap_dims(1, 2);
-    let scores = queries.matmul(keys.permute([0, 2, 3, 1])).add(tables.mask.clone());
+    let scores = product(queries, keys.permute([0, 2, 3, 1]), compute).add(tables.mask.clone());
     // softmax(s) . v as (exp(s - max) . v) / sum(exp(s - max)): the division
     // then runs over head_dim columns and not over context_length, forward and
     // backward. The maximum is a constant to the gradient.
     let largest = scores.clone().detach().max_dim(3);
     let exponentials = scores.sub(largest).exp();
     let sums = exponentials.clone().sum_dim(3);
-    exponentials
-        .matmul(values)
+    product(exponentials, values, compute)
         .mul(sums.recip())
         .reshape([batch, num_heads, tokens, head_dim])
         .swap_dims(1, 2)

@@ -121,6 +121,13 @@ pub fn update(
     norms
 }
 
+/// Squared norm of a parameter, as [`update`] sums it.
+#[must_use]
+pub fn squared_norm(parameter: &[f32]) -> f64 {
+    let of_chunk = |chunk: &[f32]| chunk.iter().fold(0.0, |sum, p| sum + f64::from(*p) * f64::from(*p));
+    parameter.chunks(CHUNK).fold(0.0, |sum, chunk| sum + of_chunk(chunk))
+}
+
 fn update_chunk(
     parameter: &mut [f32],
     gradient: &[f32],

@@ -362,7 +362,11 @@ impl Process<'_> {
         };
         let obs = ProbeStartObs {
             checkpoint: self.record.checkpoint.clone(),
-            plan: run::executed_plan(self.identity, self.num_threads),
+            plan: run::executed_plan(
+                self.identity,
+                self.frozen.contract.numerics.compute_dtype,
+                self.num_threads,
+            ),
         };
         Body::ProbeStart(Box::new(Halves { det, obs }))
     }

@@ -34,7 +34,7 @@ impl StateBytes {
     ) -> Result<Self, ProbeError> {
         let derivation = Derivation {
             contract,
-            counters: engine.counters(),
+            counters: engine.consumed(),
             num_train_examples: engine.num_train_examples(),
             plan,
             selection,

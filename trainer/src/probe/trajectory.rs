@@ -161,8 +161,11 @@ fn reference(context: &Context<'_>, engine: Engine, resume: &ResumeState) -> Res
     let mut writer = None;
     let mut fork = None;
     let last = resume.step + context.options.num_steps;
+    let num_microbatches = resume.num_microbatches().map_err(RunError::State)?;
     for step in 0..=last {
-        let done = trajectory.advance(step, step > 0, step >= resume.step)?;
+        // The checkpoint may stand inside of the update that follows its step.
+        let inside = if step == resume.step { num_microbatches } else { 0 };
+        let done = trajectory.advance(step, step > 0, step >= resume.step, inside)?;
         if step <= resume.step {
             done.hash(step, &mut lines)?;
         }
@@ -206,7 +209,7 @@ fn resumed(context: &Context<'_>, mut engine: Engine, resume: ResumeState) -> Re
     writer.step(0, &trajectory.state()?, None)?;
     let fork = continuations::test(contract).map(|_| trajectory.clone());
     for offset in 1..=options.num_steps {
-        let done = trajectory.advance(first + offset, true, true)?;
+        let done = trajectory.advance(first + offset, true, true, 0)?;
         if let Some(state) = &done.state {
             writer.step(offset, state, done.records(trajectory.selection.is_exhausted()))?;
         }
@@ -249,12 +252,14 @@ impl Trajectory<'_> {
 
     /// Everything that a run does between a step's update and the next one. The
     /// step is that of the run, which decides what is due; an engine that was
-    /// restored without its step counts from another one.
+    /// restored without its step counts from another one. The state is taken
+    /// after `inside` microbatches of the next update.
     pub(super) fn advance(
         &mut self,
         step: u64,
         updates: bool,
         is_compared: bool,
+        inside: u32,
     ) -> Result<Done, ProbeError> {
         let context = self.context;
         let contract = context.contract();
@@ -292,13 +297,19 @@ impl Trajectory<'_> {
         let cadence = contract.state_digest_every_steps.filter(|every| step.is_multiple_of(*every));
         let has_digests = updates && cadence.is_some();
         let needs_state = is_compared || has_digests || is_saved && !evaluations.is_empty();
-        let state = if needs_state { Some(self.state()?) } else { None };
+        let mut state = if needs_state { Some(self.state()?) } else { None };
         if is_saved {
             for evaluation in &mut evaluations {
                 evaluation.model = state.as_ref().and_then(|state| state.evaluated(evaluation.view));
             }
         }
         let digests = state.as_ref().filter(|_| has_digests).map(|state| state.digests(contract));
+        if inside > 0 {
+            if !self.engine.accumulate(inside, context.interrupt.flag())? {
+                return Err(interrupted(&context.interrupt));
+            }
+            state = Some(self.state()?);
+        }
         let done = Done { evaluations, outcome, digests, state };
         if let Some(det) = done.step_det() {
             context.console.step(step, &det, duration);
@@ -309,14 +320,8 @@ impl Trajectory<'_> {
 
 impl Done {
     fn step_det(&self) -> Option<StepDet> {
-        self.outcome.as_ref().map(|outcome| StepDet {
-            counters: outcome.counters,
-            credit: outcome.credit.clone(),
-            draws: outcome.draws.clone(),
-            overflow: None,
-            state: self.digests.clone(),
-            updates: outcome.updates.clone(),
-        })
+        let outcome = self.outcome.as_ref()?;
+        Some(outcome.det(self.digests.clone()))
     }
 
     /// Adds the lines of `docs/FORMAT.md` ("Resume probes").

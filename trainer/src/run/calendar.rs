@@ -62,10 +62,19 @@ pub(super) fn stop(
     exhausted(format!("{:.1} of {max_wall_s} s are used", Duration::from_micros(wall_us).as_secs_f64()))
 }
 
-/// Whether the checkpoint of an evaluated step becomes a candidate.
+/// Microbatches of the next update after which the due state of a step is
+/// saved.
+pub(super) fn microbatches_before_save(contract: &Contract, step: u64, is_last: bool) -> u32 {
+    let inside = contract.checkpoints.after_microbatches.filter(|_| step > 0 && !is_last);
+    inside.unwrap_or(0)
+}
+
+/// Whether the checkpoint of an evaluated step becomes a candidate; one that a
+/// signal caused does not.
 pub(super) fn is_of_family(contract: &Contract, step: u64, is_last: bool) -> bool {
+    let is_due = step.is_multiple_of(contract.checkpoints.every_steps) || is_last;
     match contract.selection.family {
-        CandidateFamily::EveryEvaluatedCheckpoint => step > 0,
+        CandidateFamily::EveryEvaluatedCheckpoint => step > 0 && is_due,
         CandidateFamily::FinalOnly => is_last,
     }
 }

@@ -18,6 +18,7 @@ pub mod heart;
 pub mod history;
 pub mod inputs;
 pub mod progress;
+mod records;
 pub mod recovery;
 pub mod refusal;
 pub mod resume;
@@ -41,11 +42,11 @@ use schemas::body::{
     AttemptStartDet, AttemptStartObs, Body, ExecutedPlan, Halves, Nothing, Outcome, RunStartDet, RunStartObs,
     SegmentStartDet,
 };
-use schemas::contract::{Contract, Device, PermittedRewrite, Recovery};
+use schemas::contract::{Contract, Device, Dtype, PermittedRewrite, Recovery};
 
 use crate::checkpoint::roster::Roster;
 use crate::device;
-use crate::engine::{COMPUTE_DTYPE, Engine, EngineConfig};
+use crate::engine::{Engine, EngineConfig};
 use crate::identity::{self, Identity};
 use crate::store::working_folder;
 
@@ -258,7 +259,7 @@ fn execute(
         reason,
         resumed_from,
     };
-    let obs = attempt_observations(&process.identity);
+    let obs = attempt_observations(&process.identity, frozen.contract.numerics.compute_dtype);
     let body = Body::AttemptStart(Box::new(Halves { det, obs }));
     let mut roster = history.roster.clone();
     roster.observe(Some(number), Some(resume.step), &body);
@@ -340,22 +341,24 @@ fn first_segment(frozen: &FrozenContract) -> Body {
     Body::SegmentStart(Box::new(Halves { det, obs: Nothing {} }))
 }
 
-fn attempt_observations(identity: &Identity) -> AttemptStartObs {
+fn attempt_observations(identity: &Identity, compute_dtype: Dtype) -> AttemptStartObs {
+    let num_threads = u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX);
     AttemptStartObs {
         cpu: identity::cpu_model(),
         environment: identity.environment.clone(),
         host: ledger::keys::host_identity(),
-        plan: executed_plan(identity, u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX)),
+        plan: executed_plan(identity, compute_dtype, num_threads),
         process: std::process::id(),
         total_memory_bytes: costs::total_memory_bytes(),
     }
 }
 
-/// The plan of a process with so many threads.
-pub(crate) fn executed_plan(identity: &Identity, num_threads: u32) -> ExecutedPlan {
+/// The plan of a process with so many threads, whose engine computes in the
+/// contract's dtype or would have refused the contract.
+pub(crate) fn executed_plan(identity: &Identity, compute_dtype: Dtype, num_threads: u32) -> ExecutedPlan {
     ExecutedPlan {
         compiler: identity.plan.clone(),
-        compute_dtype: COMPUTE_DTYPE,
+        compute_dtype,
         instrumentation: failpoint::instrumentation(),
         num_threads,
         // This process executes every microbatch itself.

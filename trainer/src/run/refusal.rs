@@ -210,8 +210,11 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
     if contract.topology.workers != 1 || contract.batch.data_parallel != 1 {
         return unsupported("/topology/workers", &contract.topology.workers);
     }
-    if contract.checkpoints.mid_accumulation != MidAccumulation::RoundToBoundary {
-        return unsupported("/checkpoints/mid_accumulation", &contract.checkpoints.mid_accumulation);
+    if let Some(count) = contract.checkpoints.after_microbatches
+        && !(contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients
+            && (1..contract.batch.accumulation).contains(&count))
+    {
+        return unsupported("/checkpoints/after_microbatches", &count);
     }
     if store::is_url(&contract.checkpoints.store) {
         store::Location::parse(&contract.checkpoints.store)?;

@@ -12,10 +12,12 @@ use schemas::contract::{CompilerPlan, Contract, Recovery};
 use schemas::ids::CheckpointId;
 use schemas::state::StateClass;
 
+use crate::checkpoint::WINDOW_NAME;
 use crate::checkpoint::locate::{self, LocatedCheckpoint, RecordedCheckpoint, UnusableCheckpoint};
 use crate::engine::Engine;
+use crate::engine::window::WindowState;
 use crate::state::registry::{self, Target};
-use crate::state::{Derivation, SelectionTracker};
+use crate::state::{Derivation, SelectionTracker, StateError};
 
 use super::error::RunError;
 use super::history::History;
@@ -101,6 +103,21 @@ pub fn decide_among(
 }
 
 impl ResumeState {
+    /// Microbatches of the next update that the checkpoint holds the gradients
+    /// of; 0 at an update's boundary.
+    ///
+    /// # Errors
+    /// When the checkpoint's account of them is not one.
+    pub fn num_microbatches(&self) -> Result<u32, StateError> {
+        let bytes = self.checkpoint.as_ref().and_then(|located| located.contents.get(WINDOW_NAME));
+        let Some(bytes) = bytes else { return Ok(0) };
+        let state: WindowState = serde_json::from_slice(bytes).map_err(|error| StateError::Shape {
+            class: StateClass::AccumulatedGradients,
+            reason: error.to_string(),
+        })?;
+        Ok(state.microbatches)
+    }
+
     /// Why the attempt starts, and from which checkpoint, as `attempt.start`
     /// says it.
     #[must_use]

@@ -16,37 +16,27 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ledger::FrozenContract;
-use schemas::body::{
-    Body, CandidateAdmittedDet, CandidateObs, Credit, EvalDet, EvalObs, Halves, Outcome, StepDet, StepObs,
-};
-use schemas::contract::{CompilerPlan, EvaluationStream, SaveMode};
-use schemas::digest::Digest;
-use schemas::ids::CandidateId;
-use schemas::number::Float;
+use schemas::body::Outcome;
+use schemas::contract::{CompilerPlan, EvaluationStream, MidAccumulation, SaveMode};
 
-use crate::engine::{Engine, StepOutcome};
-use crate::evaluate::EvaluationOutcome;
+use crate::engine::Engine;
 use crate::state::anomaly::SinceLast;
-use crate::state::registry::{self, Source};
+use crate::state::registry::{self, CapturedState, Source};
 use crate::state::{Derivation, SelectionTracker};
 use crate::store::working_folder;
 
 use super::attempt::Attempt;
 use super::calendar;
-use super::costs::{self, micros};
+use super::costs::micros;
 use super::error::RunError;
-use super::failpoint;
 use super::floors::{self, FloorReached};
 use super::history::{History, PastCandidate};
+use super::records::{Evaluated, Pending, admit, check_finite, evaluate, record_evaluation, record_step};
 use super::resume::ResumeState;
 use super::retire;
 use super::save::{self, EvaluatedShards, Saved, Snapshot};
 use super::saver::{InFlight, Saver};
 use super::signals::{Interrupt, ReceivedSignal};
-
-/// Updates between two readings of the resident memory; reading it at each
-/// would cost more than recording.
-const RESIDENT_EVERY_STEPS: u64 = 50;
 
 /// Shortest time between two readings of what is free.
 const FLOORS_EVERY: Duration = Duration::from_secs(1);
@@ -116,20 +106,6 @@ impl Trained {
     }
 }
 
-/// One evaluation of the current step.
-struct Evaluated<'a> {
-    duration: Duration,
-    outcome: EvaluationOutcome,
-    stream: &'a EvaluationStream,
-}
-
-/// An update whose entry is not written yet.
-#[derive(Debug)]
-struct Pending {
-    duration: Duration,
-    outcome: StepOutcome,
-}
-
 /// What becomes of a checkpoint once it is validated.
 #[derive(Debug, Clone, Copy)]
 struct Due {
@@ -145,6 +121,8 @@ struct Due {
 /// The loop between two turns: what it carries from one update to the next.
 #[derive(Debug)]
 pub struct Training<'a> {
+    /// Step and microbatches of the next update that the attempt began at.
+    begun_at: (u64, u32),
     /// The family so far, by step.
     candidates: BTreeMap<u64, PastCandidate>,
     /// Bytes that the next checkpoint is expected to add to the disk.
@@ -156,6 +134,8 @@ pub struct Training<'a> {
     /// The checkpoint that the loop stands at, as long as it stands there: what
     /// the ledger holds already is not done again.
     resumed: Option<Saved>,
+    /// The last step that this attempt saved.
+    saved_step: Option<u64>,
     /// Where the contract saves asynchronously.
     saver: Option<Saver>,
     /// The save that training goes on beside.
@@ -203,6 +183,7 @@ impl<'a> Training<'a> {
         attempt.console.start_steps(step, calendar::last_step_bound(contract));
         let is_asynchronous = contract.checkpoints.mode == SaveMode::Asynchronous;
         Ok(Self {
+            begun_at: (step, resume.num_microbatches()?),
             candidates: surviving_candidates(context.history, step),
             checkpoint_bytes: resumed.as_ref().map_or(initial_bytes, Saved::num_new_bytes),
             context: *context,
@@ -210,6 +191,7 @@ impl<'a> Training<'a> {
             pending: None,
             since: resumed.as_ref().map(|saved| SinceLast::after(saved.updated())).unwrap_or_default(),
             resumed,
+            saved_step: None,
             saver: is_asynchronous.then(|| Saver::new(context.frozen, context.ledger_folder)),
             saving: None,
             selection: resume.selection,
@@ -297,9 +279,43 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
+    /// A copy of everything at the current step, and of an update that was begun.
+    fn capture(&self, engine: &Engine) -> Result<CapturedState, RunError> {
+        let derivation = Derivation {
+            contract: &self.context.frozen.contract,
+            counters: engine.consumed(),
+            num_train_examples: engine.num_train_examples(),
+            plan: self.context.plan,
+            selection: self.selection.state(),
+            step: self.step,
+        };
+        Ok(registry::capture(&Source { derivation, engine })?)
+    }
+
+    /// A signal ends the attempt, and everything of the step but the next update
+    /// is done. Where the contract saves inside of accumulation windows, what was
+    /// computed since the last save is kept, unless the attempt has saved this
+    /// step or there is nothing new. Such a checkpoint is no candidate.
+    fn interrupted(&mut self, attempt: &mut Attempt, engine: &Engine) -> Result<Option<Ending>, RunError> {
+        let Loop { frozen, interrupt, ledger_folder, .. } = self.context;
+        let ending = Ok(Some(Ending::Interrupted(interrupt.received())));
+        let contract = &frozen.contract;
+        let is_kept = contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients;
+        let is_new = self.begun_at != (self.step, engine.num_consumed_microbatches());
+        if !is_kept || !is_new || self.saved_step == Some(self.step) {
+            return ending;
+        }
+        self.settle(attempt)?;
+        if floors::check(&contract.floors, &self.store, self.checkpoint_bytes)?.is_none() {
+            let state = self.capture(engine)?;
+            save::save(attempt, &Snapshot { frozen, since: self.since, state: &state }, ledger_folder)?;
+        }
+        ending
+    }
+
     #[allow(clippy::too_many_lines, reason = "the loop reads top to bottom in one place")]
     fn advance(&mut self, attempt: &mut Attempt, engine: &mut Engine) -> Result<Option<Ending>, RunError> {
-        let Loop { frozen, history, interrupt, ledger_folder, plan, .. } = self.context;
+        let Loop { frozen, history, interrupt, ledger_folder, .. } = self.context;
         let contract = &frozen.contract;
         let step = self.step;
 
@@ -375,20 +391,12 @@ impl<'a> Training<'a> {
             self.settle(attempt)?;
         }
         let needs_state = is_due && !is_saved || has_digests;
-        let derivation = Derivation {
-            contract,
-            counters: engine.counters(),
-            num_train_examples: engine.num_train_examples(),
-            plan,
-            selection: self.selection.state(),
-            step,
-        };
         let captured = Instant::now();
-        let state = match needs_state {
-            true => Some(registry::capture(&Source { derivation, engine })?),
+        let mut state = match needs_state {
+            true => Some(self.capture(engine)?),
             false => None,
         };
-        let held = captured.elapsed();
+        let mut held = captured.elapsed();
         let snapshot = state.as_ref().map(|state| Snapshot { frozen, since: self.since, state });
         if let Some(update) = self.pending.take() {
             let digests = snapshot.as_ref().map(|snapshot| save::state_digests(attempt, snapshot));
@@ -409,6 +417,17 @@ impl<'a> Training<'a> {
 
         // ------------------------------------------------------- Save and admit
         attempt.enter("train");
+        let num_microbatches = calendar::microbatches_before_save(contract, step, stop.is_some());
+        if state.is_some() && is_due && num_microbatches > 0 {
+            // The state of the step, and of the update that follows it so far.
+            drop(state);
+            if !engine.accumulate(num_microbatches, interrupt.flag())? {
+                return self.interrupted(attempt, engine);
+            }
+            let captured = Instant::now();
+            state = Some(self.capture(engine)?);
+            held = captured.elapsed();
+        }
         let value = self.values.get(&contract.selection.stream).and_then(|values| values.get(&step)).copied();
         let due = Due { is_last: stop.is_some(), shards, step, value };
         if let Some(saved) = self.resumed.take() {
@@ -418,6 +437,7 @@ impl<'a> Training<'a> {
                 return Ok(Some(Ending::Floor(floor)));
             }
             let since = std::mem::take(&mut self.since);
+            self.saved_step = Some(step);
             if let Some(saver) = &self.saver {
                 self.saving = Some((saver.begin(attempt, (state, since), held)?, due));
                 if step == 0 {
@@ -450,13 +470,13 @@ impl<'a> Training<'a> {
             }
         }
         if interrupt.is_set() {
-            return Ok(Some(Ending::Interrupted(interrupt.received())));
+            return self.interrupted(attempt, engine);
         }
 
         // -------------------------------------------------------------- Update
         let started = Instant::now();
         let Some(outcome) = engine.step(interrupt.flag())? else {
-            return Ok(Some(Ending::Interrupted(interrupt.received())));
+            return self.interrupted(attempt, engine);
         };
         self.step += 1;
         self.since.update(&outcome);
@@ -474,65 +494,6 @@ fn surviving_candidates(history: &History, step: u64) -> BTreeMap<u64, PastCandi
     standing.map(|candidate| (candidate.det.step, candidate)).collect()
 }
 
-/// Loss and gradient norm have to be finite: the contract has no permission to
-/// go on otherwise.
-fn check_finite(step: u64, outcome: &StepOutcome) -> Result<(), RunError> {
-    let norm = match outcome.credit {
-        Credit::Backpropagation { gradient_norm, .. } => gradient_norm.0,
-        Credit::Evolution { .. } => 0.0,
-    };
-    if !outcome.loss.is_finite() {
-        return Err(RunError::NotFinite { what: "the loss", step, value: outcome.loss });
-    }
-    if !norm.is_finite() {
-        return Err(RunError::NotFinite { what: "the gradient norm", step, value: norm });
-    }
-    Ok(())
-}
-
-fn record_step(
-    attempt: &mut Attempt,
-    step: u64,
-    update: &Pending,
-    state: Option<Vec<schemas::state::StateDigest>>,
-) -> Result<(), RunError> {
-    let outcome = &update.outcome;
-    let det = StepDet {
-        counters: outcome.counters,
-        credit: outcome.credit.clone(),
-        draws: outcome.draws.clone(),
-        overflow: None,
-        state,
-        updates: outcome.updates.clone(),
-    };
-    let is_read = step.is_multiple_of(RESIDENT_EVERY_STEPS);
-    let obs = StepObs {
-        bytes_sent: 0,
-        duration_us: micros(update.duration),
-        recording_us: micros(attempt.take_waited()),
-        resident_bytes: if is_read { costs::resident_bytes() } else { None },
-    };
-    attempt.console.step(step, &det, update.duration);
-    attempt.record(step, Body::Step(Box::new(Halves { det, obs })))?;
-    attempt.costs.step();
-    failpoint::pass("step.recorded");
-    Ok(())
-}
-
-/// Evaluates one stream; `None` when a signal came in between.
-fn evaluate<'a>(
-    attempt: &mut Attempt,
-    engine: &Engine,
-    stream: &'a EvaluationStream,
-    interrupt: &Interrupt,
-) -> Result<Option<Evaluated<'a>>, RunError> {
-    let started = Instant::now();
-    let outcome = engine.evaluate(stream, interrupt.flag())?;
-    let duration = started.elapsed();
-    attempt.costs.eval(duration);
-    Ok(outcome.map(|outcome| Evaluated { duration, outcome, stream }))
-}
-
 /// Tells what goes by evaluations: selection, and schedules.
 fn observe(selection: &mut SelectionTracker, engine: &mut Engine, step: u64, evaluated: &[Evaluated<'_>]) {
     for evaluation in evaluated {
@@ -542,37 +503,4 @@ fn observe(selection: &mut SelectionTracker, engine: &mut Engine, step: u64, eva
     if let Some(evaluation) = tracked {
         selection.observe(step, evaluation.outcome.value);
     }
-}
-
-fn record_evaluation(
-    attempt: &mut Attempt,
-    step: u64,
-    evaluation: &Evaluated<'_>,
-    model: Option<Digest>,
-) -> Result<(), RunError> {
-    let (stream, outcome) = (evaluation.stream, &evaluation.outcome);
-    let det = EvalDet {
-        metric: stream.metric,
-        model,
-        num_examples: outcome.num_examples,
-        num_tokens: outcome.num_tokens,
-        split: stream.split,
-        stream: stream.name.clone(),
-        total_nats: Float(outcome.total_nats),
-        value: Float(outcome.value),
-        view: stream.view,
-    };
-    attempt.console.note(&format!("eval {step:>6}  {} {:.4}", stream.name, outcome.value));
-    let obs = EvalObs { duration_us: micros(evaluation.duration) };
-    attempt.record(step, Body::Eval(Box::new(Halves { det, obs })))
-}
-
-fn admit(attempt: &mut Attempt, step: u64, saved: &Saved, value: f64) -> Result<PastCandidate, RunError> {
-    let det = CandidateAdmittedDet { config: saved.config, model: saved.model, step, value: Float(value) };
-    let candidate = CandidateId(format!("candidate-{}", saved.checkpoint));
-    let obs = CandidateObs { candidate: candidate.clone(), checkpoint: saved.checkpoint.clone() };
-    let halves = Halves { det: det.clone(), obs };
-    attempt.record(step, Body::CandidateAdmitted(Box::new(halves)))?;
-    failpoint::pass("candidate.admitted");
-    Ok(PastCandidate { candidate, checkpoint: saved.checkpoint.clone(), det })
 }

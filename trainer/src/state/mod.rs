@@ -102,7 +102,8 @@ impl StateError {
 pub struct Derivation<'a> {
     /// The run's contract.
     pub contract: &'a Contract,
-    /// Counters after the step.
+    /// Counters after the step; when state is captured, with what an unfinished
+    /// update has consumed.
     pub counters: Counters,
     /// Examples of the train split.
     pub num_train_examples: u64,

@@ -295,6 +295,10 @@ pub fn restore(
             component(class).ok_or_else(|| inventory(class, "this trainer has no such state".to_owned()))?;
         component.restore(&Shards { class, contents, listed: &captured.shards }, target)?;
     }
+    if left_out.is_empty() {
+        let class = StateClass::AccumulatedGradients;
+        target.engine.check_window().map_err(StateError::engine(class))?;
+    }
     Ok(())
 }
 

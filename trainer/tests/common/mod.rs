@@ -148,6 +148,7 @@ pub fn contract(decoder: &LlamaDecoder, microbatch_examples: u32, accumulation: 
         },
         budget: Budget { max_attempts: 4, max_steps: 8, max_tokens: None, max_wall_s: Some(3600) },
         checkpoints: CheckpointPolicy {
+            after_microbatches: None,
             candidate_stage: CheckpointStage::Validated,
             every_steps: 4,
             keep: KeepPolicy::All,

@@ -24,3 +24,4 @@ mod retention;
 mod stateful;
 mod statistical;
 mod warm_start;
+mod windows;

@@ -38,7 +38,7 @@ pub(crate) fn windows(contract: &mut Contract) {
     }
 }
 
-fn trained(edit: impl FnOnce(&mut Contract)) -> Result<RunFolder> {
+pub fn trained(edit: impl FnOnce(&mut Contract)) -> Result<RunFolder> {
     let folder = RunFolder::new(|contract| {
         windows(contract);
         edit(contract);
@@ -64,7 +64,7 @@ pub(crate) fn probe(folder: &RunFolder, step: u64, further: &[&str], code: i32) 
 }
 
 /// Verdict and reason of each probe by what it withholds.
-fn outcomes(report: &Value) -> BTreeMap<String, (String, Option<String>)> {
+pub fn outcomes(report: &Value) -> BTreeMap<String, (String, Option<String>)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let probes = report["probes"].as_array().into_iter().flatten();
     probes

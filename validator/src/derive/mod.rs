@@ -13,6 +13,7 @@ pub mod continuation;
 pub mod examples;
 pub mod initial;
 pub mod llama;
+pub mod loss_scale;
 pub mod mantissas;
 pub mod metrics;
 pub mod order;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use schemas::body::{Body, Kind};
+use schemas::contract::{Contract, MidAccumulation};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use sha2::{Digest as _, Sha256};
@@ -31,6 +32,9 @@ pub struct Projection {
     spare: Vec<u8>,
     /// State at the beginning of each saved step, and that step's lines.
     saved: BTreeMap<u64, (Sha256, Lines)>,
+    /// Whether an attempt may save where it ends, so that which steps are saved,
+    /// and where, is not determined.
+    saves_at_end: bool,
 }
 
 impl Projection {
@@ -57,6 +61,12 @@ impl Projection {
     /// determined half, so that they need not be written again.
     pub fn stored(&mut self, entry: &Entry, det: &[u8]) {
         let (order, step, stream) = match &entry.body {
+            Body::ContractFrozen(halves) => {
+                let contract = serde_json::from_str::<Contract>(&halves.det.contract).ok();
+                let rule = contract.map(|contract| contract.checkpoints.mid_accumulation);
+                self.saves_at_end = rule == Some(MidAccumulation::SaveGradients);
+                return;
+            }
             Body::AttemptStart(halves) => return self.rewind(halves.det.from_step),
             Body::Step(_) => (0, entry.header.step.unwrap_or(0), String::new()),
             Body::Eval(halves) => (1, entry.header.step.unwrap_or(0), halves.det.stream.clone()),
@@ -67,6 +77,10 @@ impl Projection {
             self.advance(step);
         }
         let kind = entry.body.kind();
+        if kind == Kind::CheckpointDurablyCommitted && self.saves_at_end {
+            self.saved.insert(step, (self.hasher.clone(), self.lines.clone()));
+            return;
+        }
         let mut line = std::mem::take(&mut self.spare);
         line.clear();
         // Writing to memory cannot fail.

@@ -7,6 +7,7 @@ use schemas::digest::Digest;
 use schemas::number::Float;
 use serde::Serialize;
 
+use super::loss_scale::ScaleState;
 use super::order::UPDATE_STREAM;
 use super::philox;
 use super::plateau::Plateaus;
@@ -26,7 +27,20 @@ struct DataCursor {
 /// `None` where the arithmetic leaves 64 bits or there are no examples.
 #[must_use]
 pub fn data_cursor(contract: &Contract, num_examples: u64, step: u64, tokens: u64) -> Option<Vec<u8>> {
+    data_cursor_inside(contract, num_examples, (step, 0), tokens)
+}
+
+/// As [`data_cursor`], after so many microbatches of the next update too.
+#[must_use]
+pub fn data_cursor_inside(
+    contract: &Contract,
+    num_examples: u64,
+    (step, microbatches): (u64, u32),
+    tokens: u64,
+) -> Option<Vec<u8>> {
     let examples = step.checked_mul(u64::from(contract.batch.global_examples))?;
+    let inside = u64::from(microbatches).checked_mul(u64::from(contract.batch.microbatch_examples))?;
+    let examples = examples.checked_add(inside)?;
     let epoch = examples.checked_div(num_examples)?;
     bytes(&DataCursor { epoch, examples, position: examples % num_examples, step, tokens })
 }
@@ -107,13 +121,20 @@ struct RngCpu {
 /// microbatch and branch; `None` where the arithmetic leaves 64 bits.
 #[must_use]
 pub fn rng_cpu(contract: &Contract, step: u64) -> Option<Vec<u8>> {
+    rng_cpu_inside(contract, step, 0)
+}
+
+/// As [`rng_cpu`], after so many microbatches of the next update too.
+#[must_use]
+pub fn rng_cpu_inside(contract: &Contract, step: u64, microbatches: u32) -> Option<Vec<u8>> {
     let Architecture::LlamaDecoder(decoder) = &contract.architecture;
     let batch = &contract.batch;
     let tokens = u64::from(batch.microbatch_examples).checked_mul(u64::from(decoder.context_length))?;
     let words = tokens.checked_mul(u64::from(decoder.hidden_size))?;
     // Two branches of each layer, in each microbatch.
-    let masks = u64::from(batch.accumulation).checked_mul(2 * u64::from(decoder.num_layers))?;
-    let blocks = words.div_ceil(4).checked_mul(masks)?.checked_mul(step)?;
+    let drawn = step.checked_mul(u64::from(batch.accumulation))?.checked_add(u64::from(microbatches))?;
+    let masks = drawn.checked_mul(2 * u64::from(decoder.num_layers))?;
+    let blocks = words.div_ceil(4).checked_mul(masks)?;
     let key = philox::draw_key("dropout-stream", contract.seeds.dropout.0);
     bytes(&RngCpu { blocks, key, step })
 }
@@ -141,6 +162,20 @@ pub fn sampler(contract: &Contract, num_examples: u64, step: u64) -> Option<Vec<
         (_, buffer) = shuffle::draw_epoch(key, size, num_examples, epoch, drawn - epoch * num_examples)?;
     }
     bytes(&Sampler { buffer: buffer.places, drawn, epoch, key, next: buffer.next, step })
+}
+
+#[derive(Serialize)]
+struct LossScaler {
+    scale: Float,
+    skipped: u64,
+    without_overflow: u64,
+}
+
+/// `loss_scaler.json`.
+#[must_use]
+pub fn loss_scaler(state: &ScaleState) -> Option<Vec<u8>> {
+    let ScaleState { scale, skipped, without_overflow } = *state;
+    bytes(&LossScaler { scale: Float(scale), skipped, without_overflow })
 }
 
 #[derive(Serialize)]
@@ -218,6 +253,13 @@ mod tests {
             selection_state(&state),
             r#"{"best_step":4,"best_value":2.5,"evaluations_without_improvement":1}"#,
         );
+        contract.batch.microbatch_examples = 4;
+        check(
+            data_cursor_inside(&contract, 10, (3, 1), 110),
+            r#"{"epoch":2,"examples":28,"position":8,"step":3,"tokens":110}"#,
+        );
+        let scale = ScaleState { scale: 65536.0, skipped: 2, without_overflow: 1 };
+        check(loss_scaler(&scale), r#"{"scale":65536.0,"skipped":2,"without_overflow":1}"#);
         assert_eq!(data_cursor(&contract, 0, 3, 99), None);
         assert_eq!(data_cursor(&contract, 10, u64::MAX, 99), None);
     }
@@ -228,10 +270,12 @@ mod tests {
         let contract = contract();
         let Architecture::LlamaDecoder(decoder) = &contract.architecture;
         let elements = 2 * u64::from(decoder.context_length) * u64::from(decoder.hidden_size);
-        let blocks = elements.div_ceil(4) * 2 * 2 * u64::from(decoder.num_layers) * 3;
+        let of_microbatch = elements.div_ceil(4) * 2 * u64::from(decoder.num_layers);
+        let blocks = of_microbatch * 2 * 3;
         let [first, second] = philox::draw_key("dropout-stream", contract.seeds.dropout.0);
-        let text = format!(r#"{{"blocks":{blocks},"key":[{first},{second}],"step":3}}"#);
-        check(rng_cpu(&contract, 3), &text);
+        let text = |blocks| format!(r#"{{"blocks":{blocks},"key":[{first},{second}],"step":3}}"#);
+        check(rng_cpu(&contract, 3), &text(blocks));
+        check(rng_cpu_inside(&contract, 3, 1), &text(blocks + of_microbatch));
         assert_eq!(rng_cpu(&contract, u64::MAX), None);
     }
 

@@ -1,11 +1,17 @@
-//! Gradients of an unfinished update: none, since state is saved at update
-//! boundaries only.
+//! Gradients of an unfinished update, where the contract saves inside of
+//! accumulation windows. How far the window has come is the data cursor's to
+//! say.
 
-use schemas::contract::Contract;
+use schemas::contract::{Contract, MidAccumulation};
 use schemas::state::{NotApplicableReason, StateClass};
 
+use crate::checkpoint::WINDOW_NAME;
+use crate::engine::window::WindowState;
+use crate::export::FileKind;
 use crate::state::StateError;
-use crate::state::registry::{CapturedShard, Component, Holding, Shards, Source, Target};
+use crate::state::registry::{self, CapturedShard, Component, Content, Holding, Shards, Source, Target};
+
+const TENSORS_NAME: &str = "accumulated_gradients.safetensors";
 
 #[derive(Debug)]
 pub(in crate::state) struct AccumulatedGradients;
@@ -15,19 +21,28 @@ impl Component for AccumulatedGradients {
         StateClass::AccumulatedGradients
     }
 
-    fn holding(&self, _: &Contract) -> Holding {
-        Holding::nothing(&[NotApplicableReason::UpdateBoundariesOnly])
+    fn holding(&self, contract: &Contract) -> Holding {
+        match contract.checkpoints.mid_accumulation {
+            MidAccumulation::RoundToBoundary => {
+                Holding::nothing(&[NotApplicableReason::UpdateBoundariesOnly])
+            }
+            MidAccumulation::SaveGradients => Holding::CAPTURED,
+        }
     }
 
     fn shard_names(&self) -> &'static [&'static str] {
-        &[]
+        &[WINDOW_NAME, TENSORS_NAME]
     }
 
-    fn capture(&self, _: &Source<'_>) -> Result<Vec<CapturedShard>, StateError> {
-        Ok(Vec::new())
+    fn capture(&self, source: &Source<'_>) -> Result<Vec<CapturedShard>, StateError> {
+        let state = registry::json(self.class(), WINDOW_NAME, &source.engine.window())?;
+        let tensors = Content::Tensors(FileKind::State, source.engine.capture_gradients());
+        Ok(vec![state, CapturedShard { name: TENSORS_NAME, content: tensors }])
     }
 
-    fn restore(&self, _: &Shards<'_>, _: &mut Target<'_>) -> Result<(), StateError> {
-        Ok(())
+    fn restore(&self, shards: &Shards<'_>, target: &mut Target<'_>) -> Result<(), StateError> {
+        let state: WindowState = shards.json(WINDOW_NAME)?;
+        let tensors = shards.tensors(TENSORS_NAME, FileKind::State)?;
+        target.engine.restore_window(&state, &tensors).map_err(StateError::engine(self.class()))
     }
 }

@@ -1,6 +1,7 @@
 //! Position in the data: examples and target tokens consumed, and what is next.
 
-use schemas::contract::Contract;
+use schemas::body::Counters;
+use schemas::contract::{Contract, MidAccumulation};
 use schemas::state::StateClass;
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +29,8 @@ struct DataCursor {
     tokens: u64,
 }
 
-fn cursor(derivation: &Derivation<'_>) -> DataCursor {
-    let examples = derivation.counters.examples;
+fn cursor(derivation: &Derivation<'_>, consumed: Counters) -> DataCursor {
+    let examples = consumed.examples;
     // An empty train split is refused before any step; 1 avoids a division by
     // zero and is never reached.
     let num_examples = derivation.num_train_examples.max(1);
@@ -38,7 +39,7 @@ fn cursor(derivation: &Derivation<'_>) -> DataCursor {
         examples,
         position: examples % num_examples,
         step: derivation.step,
-        tokens: derivation.counters.tokens,
+        tokens: consumed.tokens,
     }
 }
 
@@ -56,13 +57,29 @@ impl Component for Cursor {
     }
 
     fn capture(&self, source: &Source<'_>) -> Result<Vec<CapturedShard>, StateError> {
-        Ok(vec![registry::json(self.class(), NAME, &cursor(&source.derivation))?])
+        let derivation = &source.derivation;
+        Ok(vec![registry::json(self.class(), NAME, &cursor(derivation, derivation.counters))?])
     }
 
     fn restore(&self, shards: &Shards<'_>, target: &mut Target<'_>) -> Result<(), StateError> {
         let derivation = &target.derivation;
-        shards.check(NAME, derivation.step, &cursor(derivation))?;
+        let found: DataCursor = shards.json(NAME)?;
+        let consumed = consumed(derivation, &found);
+        registry::same(self.class(), derivation.step, &cursor(derivation, consumed), &found)?;
         target.engine.stand_at(derivation.step, derivation.counters);
+        target.engine.stand_in_window(consumed);
         Ok(())
     }
+}
+
+/// Where the cursor has to stand: at the boundary, or where the contract saves
+/// inside of accumulation windows behind any microbatch of the next update.
+fn consumed(derivation: &Derivation<'_>, found: &DataCursor) -> Counters {
+    let Contract { batch, checkpoints, .. } = derivation.contract;
+    let boundary = derivation.counters;
+    let ahead = found.examples.saturating_sub(boundary.examples);
+    let is_inside = checkpoints.mid_accumulation == MidAccumulation::SaveGradients
+        && (1..u64::from(batch.global_examples)).contains(&ahead)
+        && ahead.is_multiple_of(u64::from(batch.microbatch_examples));
+    if is_inside { Counters { examples: found.examples, tokens: found.tokens, ..boundary } } else { boundary }
 }

@@ -1,7 +1,8 @@
 //! Averaged parameters are averages of this run's parameters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use schemas::body::Body;
 use schemas::contract::{AverageOrder, Averages as Averaging, Contract};
 use schemas::entry::Entry;
 use schemas::parameters::{ParameterManifest, ParameterStatus};
@@ -38,6 +39,8 @@ struct Followed<'a> {
     checkpoints: Checkpoints,
     contract: &'a Contract,
     manifest: &'a ParameterManifest,
+    /// Steps that an overflow left out, which average nothing.
+    skipped: BTreeSet<u64>,
 }
 
 struct NotKept;
@@ -58,6 +61,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
             checkpoints: Checkpoints::default(),
             contract: &frozen.contract,
             manifest,
+            skipped: BTreeSet::new(),
         }),
         Err(reason) => unavailable(format!("the parameter manifest: {reason}")),
     }
@@ -104,7 +108,7 @@ fn elements(file: &mut TensorFile, tensor: &Tensor) -> Result<Vec<f32>, String> 
 fn expected(
     averaging: &Averaging,
     step: u64,
-    is_frozen: bool,
+    (is_frozen, is_skipped): (bool, bool),
     model: &[f32],
     before: Option<(&[f32], &[f32])>,
 ) -> Option<Vec<f32>> {
@@ -113,6 +117,9 @@ fn expected(
         return Some(model.to_vec());
     }
     let (averages_before, model_before) = before?;
+    if is_skipped {
+        return Some(averages_before.to_vec());
+    }
     let pairs = averages_before.iter().zip(model_before).zip(model);
     Some(
         pairs
@@ -141,7 +148,8 @@ impl Followed<'_> {
             };
             let before = before.as_ref().map(|(averages, model)| (averages.as_slice(), model.as_slice()));
             let is_frozen = parameter.status != ParameterStatus::Trainable;
-            let Some(expected) = expected(self.averaging, step, is_frozen, &model, before) else { continue };
+            let kind = (is_frozen, self.skipped.contains(&step));
+            let Some(expected) = expected(self.averaging, step, kind, &model, before) else { continue };
             let actual = values(&mut saved.averages, path)?;
             num_checked += 1;
             let differs = expected.iter().zip(&actual).position(|(a, b)| a.to_bits() != b.to_bits());
@@ -173,6 +181,14 @@ impl Followed<'_> {
 
 impl Check for Followed<'_> {
     fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+        if let (Body::Step(halves), Some(step)) = (&entry.body, entry.header.step) {
+            let is_skipped = halves.det.overflow.as_ref().is_some_and(|overflow| overflow.skipped);
+            if is_skipped {
+                self.skipped.insert(step)
+            } else {
+                self.skipped.remove(&step)
+            };
+        }
         self.checkpoints.entry(entry);
     }
 

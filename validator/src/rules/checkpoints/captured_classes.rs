@@ -47,6 +47,9 @@ fn files(class: StateClass, is_split: bool) -> Vec<String> {
         StateClass::Model => model_files::class_files(is_split).into_iter().map(str::to_owned).collect(),
         StateClass::Optimizer => vec!["optimizer.safetensors".to_owned()],
         StateClass::Averages => vec!["averages.safetensors".to_owned()],
+        StateClass::AccumulatedGradients => {
+            vec!["accumulated_gradients.json".to_owned(), "accumulated_gradients.safetensors".to_owned()]
+        }
         other => vec![format!("{}.json", other.name())],
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use schemas::body::Body;
-use schemas::contract::{Contract, SaveMode};
+use schemas::body::{Body, Outcome as Ended};
+use schemas::contract::{Contract, MidAccumulation, SaveMode};
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -20,9 +20,11 @@ declare_rule!(
         code: "GL601",
         name: "checkpoint-schedule",
         what: "A validated checkpoint exists for step 0, every multiple of the contract's interval and the last step, and none is \
-               requested at another step.",
+               requested at another step; but where the contract saves inside of accumulation windows, an attempt that ends before \
+               the run does may save where it ends.",
         why: "A missing checkpoint removes a candidate and a point of comparison; an additional one widens the choice.",
-        remedy: "None for a finished run. Save at the contract's steps only, also when a signal ends an attempt.",
+        remedy: "None for a finished run. Save at the contract's steps only; when a signal ends an attempt too, unless \
+                 `checkpoints.mid_accumulation` is `save_gradients`.",
         reference: "docs/FORMAT.md, \"Evaluation, checkpoint and candidate steps\"; schemas::contract::CheckpointPolicy",
         gate: Route::RequestStateInventory,
     }
@@ -38,6 +40,28 @@ struct Schedule<'a> {
     newest_request: Option<u64>,
     /// Requests at steps that only the last step could justify.
     unscheduled: Vec<(u64, u64)>,
+    /// Such a request that nothing followed in its attempt yet, where the
+    /// contract lets an attempt save where it ends.
+    where_it_ends: Option<(u64, u64)>,
+}
+
+impl Schedule<'_> {
+    /// Follows what justifies a request at another step: that its attempt did
+    /// nothing more.
+    fn follow(&mut self, entry: &Entry) {
+        let is_over = match &entry.body {
+            // It ended there, or vanished.
+            Body::AttemptStart(_) => return self.where_it_ends = None,
+            Body::AttemptEnd(halves) => {
+                matches!(halves.det.outcome, Ended::Completed | Ended::BudgetExhausted)
+            }
+            Body::CheckpointRequested(_) | Body::Eval(_) | Body::Step(_) => true,
+            _ => false,
+        };
+        if is_over {
+            self.unscheduled.extend(self.where_it_ends.take());
+        }
+    }
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
@@ -47,15 +71,22 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         last: LastStep::default(),
         newest_request: None,
         unscheduled: Vec::new(),
+        where_it_ends: None,
     })
 }
 
 impl Check for Schedule<'_> {
     fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+        self.follow(entry);
         if let Body::CheckpointRequested(halves) = &entry.body
             && !steps::is_due(halves.det.step, self.contract.checkpoints.every_steps, u64::MAX)
         {
-            self.unscheduled.push((entry.index, halves.det.step));
+            let request = (entry.index, halves.det.step);
+            if self.contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients {
+                self.where_it_ends = Some(request);
+            } else {
+                self.unscheduled.push(request);
+            }
         }
         if let Body::CheckpointRequested(halves) = &entry.body {
             self.newest_request = Some(halves.det.step);

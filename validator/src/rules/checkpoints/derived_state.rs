@@ -1,13 +1,14 @@
 //! The state that the entries determine is the state that was saved.
 
-use schemas::body::{Body, ExecutedPlan};
-use schemas::contract::{Architecture, Contract};
+use schemas::body::{Body, ExecutedPlan, StepDet};
+use schemas::contract::{Architecture, Contract, MidAccumulation};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
 use schemas::report::Route;
 use schemas::state::{CheckpointManifest, StateClass};
 
+use crate::derive::loss_scale::ScaleState;
 use crate::derive::plateau::Plateaus;
 use crate::derive::selection::{SelectionState, followed_stream};
 use crate::derive::{configuration, state_json};
@@ -23,8 +24,9 @@ declare_rule!(
     {
         code: "GL607",
         name: "derived-state",
-        what: "Cursor, topology, compiler plan, scheduler, generators, shuffle buffer, selection state and configuration of every checkpoint are byte for byte \
-               what contract, attempt and entries determine at its step.",
+        what: "Cursor, topology, compiler plan, scheduler, generators, shuffle buffer, loss scaler, selection state and configuration of every checkpoint are byte for byte \
+               what contract, attempt and entries determine at its step (inside of an accumulation window another rule says it of \
+               cursor and generator).",
         why: "A cursor that is one step off, or a patience counter that was reset, is invisible until the resumed run drifts.",
         remedy: "None for a finished run. The message shows the text that the shard should have.",
         reference: "docs/FORMAT.md, \"Checkpoint\", \"Selection state\" and \"Configuration\"",
@@ -47,6 +49,8 @@ struct Derived<'a> {
     num_examples: u64,
     plan: Option<ExecutedPlan>,
     plateaus: Rewindable<Plateaus>,
+    /// None without a loss scaler.
+    scale: Option<Rewindable<ScaleState>>,
     selection: Rewindable<SelectionState>,
     tokens: Rewindable<u64>,
 }
@@ -65,6 +69,12 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
             num_examples: table.num_examples(),
             plan: None,
             plateaus: Rewindable::new(Plateaus::new(&frozen.contract, groups)),
+            scale: frozen
+                .contract
+                .numerics
+                .loss_scaler
+                .as_ref()
+                .map(|scaler| Rewindable::new(ScaleState::new(scaler))),
             selection: Rewindable::new(SelectionState::default()),
             tokens: Rewindable::new(0),
         }),
@@ -73,6 +83,18 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
 }
 
 impl Derived<'_> {
+    fn saves_windows(&self) -> bool {
+        self.contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients
+    }
+
+    fn step(&mut self, det: &StepDet) {
+        self.tokens.now = det.counters.tokens;
+        let has_overflow = det.overflow.as_ref().is_some_and(|overflow| overflow.found);
+        if let (Some(scaler), Some(scale)) = (&self.contract.numerics.loss_scaler, &mut self.scale) {
+            scale.now = scale.now.after(scaler, has_overflow);
+        }
+    }
+
     /// Text of a class's JSON shard; `None` where no text is determined.
     fn text(&self, class: StateClass, step: u64) -> Option<Vec<u8>> {
         match class {
@@ -82,6 +104,9 @@ impl Derived<'_> {
             }
             StateClass::Scheduler => state_json::scheduler(step, &self.plateaus.now),
             StateClass::Sampler => state_json::sampler(self.contract, self.num_examples, step),
+            StateClass::LossScaler => state_json::loss_scaler(self.scale.as_ref().map(|scale| &scale.now)?),
+            // Where they stand is the accumulated gradients' to say: GL632.
+            StateClass::RngCpu | StateClass::DataCursor if self.saves_windows() => None,
             StateClass::RngCpu => state_json::rng_cpu(self.contract, step),
             StateClass::DataCursor => {
                 state_json::data_cursor(self.contract, self.num_examples, step, self.tokens.now)
@@ -131,7 +156,7 @@ impl Check for Derived<'_> {
     fn entry(&mut self, entry: &Entry, _: &mut Sink) {
         match &entry.body {
             Body::AttemptStart(halves) => self.plan = Some(halves.obs.plan.clone()),
-            Body::Step(halves) => self.tokens.now = halves.det.counters.tokens,
+            Body::Step(halves) => self.step(&halves.det),
             Body::Eval(halves) => {
                 self.plateaus.now.observe(self.contract, &halves.det.stream, halves.det.value.0);
                 if let Some((stream, min_delta)) = followed_stream(self.contract)
@@ -146,6 +171,9 @@ impl Check for Derived<'_> {
             _ => {}
         }
         self.plateaus.entry(entry);
+        if let Some(scale) = &mut self.scale {
+            scale.entry(entry);
+        }
         self.selection.entry(entry);
         self.tokens.entry(entry);
         self.checkpoints.entry(entry);

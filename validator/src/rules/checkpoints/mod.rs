@@ -1,5 +1,6 @@
 //! `GL6xx`: when state is saved, in which stages, and whether it is all there.
 
+mod accumulation_window;
 mod anomalies;
 mod averages;
 mod captured_classes;
@@ -9,8 +10,10 @@ mod checkpoint_stages;
 mod checkpoint_tensors;
 mod derived_state;
 mod frozen_file;
+mod loss_scale_trace;
 pub(super) mod probes;
 mod saves_in_flight;
+mod skipped_steps;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;
@@ -36,6 +39,9 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &probes::probe_reference::ProbeReference,
     &probes::resume_qualified::ResumeQualified,
     &probes::statistical_probe::StatisticalProbe,
+    &loss_scale_trace::LossScaleTrace,
+    &skipped_steps::SkippedSteps,
+    &accumulation_window::AccumulationWindow,
     &anomalies::RecordedAnomalies,
     &anomalies::Bf16Mantissas,
     &anomalies::ZeroMoments,

@@ -1,7 +1,7 @@
 //! State digests of steps, at the frozen cadence.
 
 use schemas::body::{Body, StepDet};
-use schemas::contract::Contract;
+use schemas::contract::{Contract, MidAccumulation};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::report::Route;
@@ -20,7 +20,8 @@ declare_rule!(
         code: "GL608",
         name: "state-cadence",
         what: "Steps carry state digests exactly at multiples of the contract's cadence, of the contract's classes in order; those \
-               of cursor and topology are the ones that the step determines, and a checkpoint of the same step has the same.",
+               of cursor and topology are the ones that the step determines, and a checkpoint of the same step has the same, \
+               but for what stands inside of the update that follows.",
         why: "Digests between checkpoints place the first step at which two executions part.",
         remedy: "None for a finished run. Take the digests at the frozen cadence.",
         reference: "schemas::body::StepDet; docs/FORMAT.md, \"State digests\"",
@@ -90,6 +91,17 @@ impl Cadence<'_> {
         self.current = Some((step, entry.index, state.clone()));
     }
 
+    /// Digests that a checkpoint of the step shares, which may stand inside of
+    /// the update that follows.
+    fn of_boundary(&self, state: &[StateDigest]) -> Vec<StateDigest> {
+        let is_moved = |class| {
+            matches!(class, StateClass::AccumulatedGradients | StateClass::DataCursor | StateClass::RngCpu)
+        };
+        let is_inside = self.contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients;
+        let shared = state.iter().filter(|digest| !(is_inside && is_moved(digest.class)));
+        shared.cloned().collect()
+    }
+
     fn derivable(&self, index: u64, step: u64, det: &StepDet, state: &[StateDigest], sink: &mut Sink) {
         let cursor = self
             .num_examples
@@ -126,7 +138,7 @@ impl Check for Cadence<'_> {
             Body::CheckpointDurablyCommitted(halves) => {
                 if let Some((step, index, state)) = &self.current
                     && *step == halves.det.step
-                    && *state != halves.det.classes
+                    && self.of_boundary(state) != self.of_boundary(&halves.det.classes)
                 {
                     let at = At::entry(entry.index, "/body/det/classes");
                     let message =

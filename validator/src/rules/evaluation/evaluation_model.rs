@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use schemas::body::{Body, CheckpointCommittedDet};
-use schemas::contract::ParameterView;
+use schemas::contract::{MidAccumulation, ParameterView};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -46,6 +46,11 @@ struct Models {
     clock: Clock,
     models: BTreeMap<CheckpointId, Digest>,
     num_checked: u64,
+    /// Evaluations of an unscheduled step that name none, which an attempt saved
+    /// where it ended: only before the last step.
+    unnamed: Vec<(u64, u64, Digest)>,
+    /// Whether an attempt may save where it ends.
+    saves_at_end: bool,
     /// Evaluations of an unscheduled step that name a model although nothing
     /// was saved: only an attempt that took the step for the last writes them.
     unsaved: Vec<(u64, u64, Digest)>,
@@ -61,6 +66,8 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         clock: Clock::new(&frozen.contract),
         models: BTreeMap::new(),
         num_checked: 0,
+        unnamed: Vec::new(),
+        saves_at_end: frozen.contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients,
         unsaved: Vec::new(),
     })
 }
@@ -69,7 +76,12 @@ impl Models {
     fn committed(&mut self, index: u64, det: &CheckpointCommittedDet, sink: &mut Sink) {
         self.is_saved = true;
         let model = det.model;
+        let is_due = steps::is_due(det.step, self.every_steps, u64::MAX);
         for (index, view, evaluated) in &self.evaluated {
+            if self.saves_at_end && !is_due && evaluated.is_none() {
+                self.unnamed.push((*index, det.step, model));
+                continue;
+            }
             let at = At::entry(*index, "/body/det/model");
             match view {
                 ParameterView::Current if *evaluated != Some(model) => {
@@ -156,6 +168,10 @@ impl Check for Models {
             let last_step = self.last.step();
             for (index, _, model) in self.unsaved.iter().filter(|(_, step, _)| *step != last_step) {
                 reject_unsaved(*index, *model, sink);
+            }
+            for (index, _, model) in self.unnamed.iter().filter(|(_, step, _)| *step == last_step) {
+                let at = At::entry(*index, "/body/det/model");
+                sink.rejected(at, "another model was evaluated than was saved", model, "null");
             }
         }
         Outcome::Checked(self.num_checked)

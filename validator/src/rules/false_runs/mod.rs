@@ -13,6 +13,7 @@ mod evaluation;
 mod frozen;
 mod probes;
 mod retention;
+mod scaling;
 mod stateful;
 mod statistical;
 mod updates;
@@ -67,8 +68,10 @@ fn rule(code: &str) -> &'static dyn Rule {
 }
 
 /// Rules that have nothing to check in the plain fixture.
-const NOT_IN_FIXTURE: [&str; 11] =
-    ["GL409", "GL508", "GL511", "GL611", "GL613", "GL620", "GL621", "GL622", "GL623", "GL644", "GL646"];
+const NOT_IN_FIXTURE: [&str; 14] = [
+    "GL409", "GL508", "GL511", "GL611", "GL613", "GL620", "GL621", "GL622", "GL623", "GL630", "GL631", "GL632",
+    "GL644", "GL646",
+];
 
 fn check_honest(fixture: &Fixture, name: &str) {
     for rule in rules() {
@@ -104,6 +107,19 @@ fn honest_runs_pass_every_rule() {
     check_honest(&stateful::shuffle_buffer().crash_after_step(6).build(), "with a shuffle buffer");
     check_honest(&stateful::dropout_stream().build(), "with a stream of dropout masks");
     check_honest(&stateful::plateau().crash_after_step(6).build(), "with a plateau and a crash");
+    for (fixture, code) in [
+        (scaling::scaled().build(), "GL630"),
+        (scaling::scaled().crash_after_step(6).build(), "GL631"),
+        (scaling::windows().build(), "GL632"),
+        (scaling::windows().crash_after_step(6).build(), "GL632"),
+        (scaling::windows().interrupt_after_step(7).build(), "GL632"),
+    ] {
+        check_honest(&fixture, "with scaled losses, or saved inside of windows");
+        assert_eq!(fixture.check(rule(code)).0, RuleStatus::Passed);
+    }
+    for builder in scaling::windows_of_others() {
+        check_honest(&builder.build(), "saved inside of windows, with other components");
+    }
     for order in [AverageOrder::AfterUpdate, AverageOrder::BeforeUpdate] {
         let fixture = checkpoints::with_averages(order, |_| {});
         check_honest(&fixture, "with averages");
@@ -137,6 +153,7 @@ fn every_rule_catches_what_it_is_for() {
         anomalies::MUTATIONS,
         warm_start::MUTATIONS,
         statistical::MUTATIONS,
+        scaling::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();

@@ -52,7 +52,7 @@ fn capture(contract: &mut schemas::contract::Contract, class: StateClass) {
     declared.expect("a required class").not_applicable = None;
 }
 
-fn changed(builder: RunBuilder, change: impl FnOnce(&mut Fixture)) -> Fixture {
+pub(super) fn changed(builder: RunBuilder, change: impl FnOnce(&mut Fixture)) -> Fixture {
     let mut fixture = builder.build();
     change(&mut fixture);
     fixture
@@ -60,7 +60,7 @@ fn changed(builder: RunBuilder, change: impl FnOnce(&mut Fixture)) -> Fixture {
 
 /// Replaces a text in a JSON shard of the last checkpoint, with every digest
 /// above it.
-fn with_shard(fixture: &mut Fixture, class: StateClass, found: &str, other: &str) {
+pub(super) fn with_shard(fixture: &mut Fixture, class: StateClass, found: &str, other: &str) {
     let name = format!("{}.json", class.name());
     let path = fixture.checkpoint("s00000008-a1").join(&name);
     let text = std::fs::read_to_string(&path).expect("saved");
