@@ -81,8 +81,7 @@ impl Saver {
         let (frozen, store, scribe) = (Arc::clone(&self.frozen), self.store.clone(), attempt.scribe());
         let own = checkpoint.clone();
         let base = save::base(attempt, &Snapshot { frozen: &frozen, since, state: &state }, &store);
-        let work =
-            move || write(scribe, &frozen, (&state, since), &store, base.as_ref(), &own, started);
+        let work = move || write(scribe, &frozen, (&state, since), &store, base.as_ref(), &own, started);
         let thread = std::thread::Builder::new().name("saver".to_owned()).spawn(work);
         let thread = match thread {
             Ok(thread) => thread,
