@@ -104,7 +104,7 @@ impl Microbatch {
 }
 
 /// Digests of what a step consumed, in the order of consumption.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Consumption {
     ids: blake3::Hasher,
     inputs: blake3::Hasher,

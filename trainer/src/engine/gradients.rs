@@ -9,7 +9,7 @@
 pub type Gradients = Vec<Vec<f32>>;
 
 /// Sums gradients in tree order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct GradientTree {
     /// Complete subtrees, each with its number of leaves, left to right; sizes
     /// are powers of two and fall strictly.

@@ -36,6 +36,7 @@ use crate::averages::AveragedParameters;
 use crate::data::{DataError, ExampleSource};
 use crate::device::OpenDevice;
 use crate::model::decoder::{Decoder, Parameters};
+use crate::model::manifest;
 use crate::optimizer::adamw::{self, AdamW, Moments, SquaredNorms};
 use crate::optimizer::clip;
 use crate::order::DataOrder;

@@ -30,7 +30,7 @@ use crate::shuffle::ShuffleBuffer;
 const CLASS: &str = "accumulated_gradients";
 
 /// What the microbatches of an unfinished update have come to.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Window {
     pub(super) consumption: Consumption,
     /// Digests of ids and inputs that a restored state gave, until an update.

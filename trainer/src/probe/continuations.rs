@@ -71,7 +71,7 @@ fn continuation(
     let mut value = f64::NAN;
     for offset in 1..=test.num_steps {
         let step = first + offset;
-        let done = fork.advance(step, true, false)?;
+        let done = fork.advance(step, true, false, 0)?;
         if let Some(outcome) = &done.outcome {
             for draw in &outcome.draws {
                 ids.update(format!("{step} {}\n", draw.ids));

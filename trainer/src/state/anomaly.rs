@@ -226,6 +226,7 @@ mod tests {
             draws: Vec::new(),
             updates: vec![update],
             loss: 1.0,
+            overflow: None,
         });
         since
     }
