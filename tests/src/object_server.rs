@@ -73,7 +73,9 @@ impl ObjectServer {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = match command.spawn() {
             Ok(child) => child,
-            Err(error) => panic!("{SERVER}: {error}\nhint: scripts/test installs it; pip install 'moto[server]'"),
+            Err(error) => {
+                panic!("{SERVER}: {error}\nhint: scripts/test installs it; pip install 'moto[server]'")
+            }
         };
         let mut said = BufReader::new(child.stderr.take().expect("its messages are piped"));
         let mut all = String::new();
