@@ -172,7 +172,7 @@ const COMMENTS: [(&str, &str); 25] = [
     ),
     (
         "/checkpoints",
-        "At step 0, every so many steps, and at the last one. The store is a folder beside the ledger.",
+        "At step 0, every so many steps, and at the last one. The store is a folder beside the ledger, or s3://bucket/prefix.",
     ),
     (
         "/code",

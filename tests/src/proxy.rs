@@ -34,15 +34,15 @@ pub enum Fate {
     CutAnswer,
 }
 
-/// A fault: it strikes so many of the requests that hold a word.
+/// A fault: it strikes so many of the requests that hold its words.
 #[derive(Debug, Clone)]
 pub struct Fault {
     /// What strikes.
     pub fate: Fate,
     /// How often yet.
     pub times: u32,
-    /// Part of `METHOD target`; empty: every request.
-    pub word: &'static str,
+    /// Words that `METHOD target` holds; empty: every request.
+    pub words: &'static str,
 }
 
 /// Called before a request is passed on, with `METHOD target`.
@@ -57,6 +57,12 @@ struct State {
     /// bytes that went through.
     passing: Vec<(String, usize)>,
     seen: Vec<(String, Fate)>,
+    /// From the first request with these words on, bodies pass at this speed.
+    slow_from: Option<(&'static str, u64)>,
+}
+
+fn holds(line: &str, words: &str) -> bool {
+    words.split_whitespace().all(|word| line.contains(word))
 }
 
 /// A running proxy; its thread ends with the test.
@@ -100,8 +106,8 @@ impl Proxy {
     }
 
     /// Adds a fault.
-    pub fn strike(&self, fate: Fate, times: u32, word: &'static str) {
-        self.state().faults.push(Fault { fate, times, word });
+    pub fn strike(&self, fate: Fate, times: u32, words: &'static str) {
+        self.state().faults.push(Fault { fate, times, words });
     }
 
     /// Passes bodies of requests on at this speed; none: as fast as it can.
@@ -109,11 +115,17 @@ impl Proxy {
         self.state().bytes_per_second = bytes_per_second;
     }
 
+    /// As [`Self::limit`], from the first request with these words on.
+    pub fn limit_from(&self, words: &'static str, bytes_per_second: u64) {
+        self.state().slow_from = Some((words, bytes_per_second));
+    }
+
     /// No fault, no limit from here on.
     pub fn heal(&self) {
         let mut state = self.state();
         state.faults.clear();
         state.bytes_per_second = None;
+        state.slow_from = None;
     }
 
     /// Calls this before each request that is passed on.
@@ -121,23 +133,27 @@ impl Proxy {
         self.state().hook = Some(Box::new(hook));
     }
 
-    /// How many requests with this word met this fate.
+    /// How many requests with these words met this fate.
     #[must_use]
-    pub fn count(&self, fate: Fate, word: &str) -> usize {
-        self.state().seen.iter().filter(|(line, known)| *known == fate && line.contains(word)).count()
+    pub fn count(&self, fate: Fate, words: &str) -> usize {
+        self.state().seen.iter().filter(|(line, known)| *known == fate && holds(line, words)).count()
     }
 
     /// Whether the body of a request with these words is half-way through.
     #[must_use]
-    pub fn is_passing(&self, words: &[&str]) -> bool {
+    pub fn is_passing(&self, words: &str) -> bool {
         let state = self.state();
-        let holds = |line: &String| words.iter().all(|word| line.contains(word));
-        state.passing.iter().any(|(line, num_bytes)| *num_bytes > 0 && holds(line))
+        state.passing.iter().any(|(line, num_bytes)| *num_bytes > 0 && holds(line, words))
     }
 
     fn fate(&self, line: &str) -> Fate {
         let mut state = self.state();
-        let fault = state.faults.iter_mut().find(|fault| fault.times > 0 && line.contains(fault.word));
+        if let Some((words, bytes_per_second)) = state.slow_from
+            && holds(line, words)
+        {
+            state.bytes_per_second = Some(bytes_per_second);
+        }
+        let fault = state.faults.iter_mut().find(|fault| fault.times > 0 && holds(line, fault.words));
         let fate = match fault {
             Some(fault) => {
                 fault.times -= 1;

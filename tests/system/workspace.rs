@@ -110,6 +110,21 @@ fn burn_stays_in_the_trainer() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn object_store_stays_in_the_trainer() -> Result<()> {
+    let packages = lock_file()?;
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli"] {
+        let locked = locked_closure(&packages, name)?;
+        for other in ["object_store", "reqwest", "rustls"] {
+            assert!(!locked.contains(other), "{name} can pull in {other}");
+        }
+    }
+    let metadata = metadata()?;
+    let trainer = reachable(&metadata, member(&metadata, "trainer")?, false)?;
+    assert!(trainer.contains("object_store"), "the test looks for it where it is: in the trainer");
+    Ok(())
+}
+
 /// Without it the trainer's record of its plan, `autotune: false`, is a lie.
 #[test]
 fn no_feature_lets_burn_choose_kernels_by_timing() -> Result<()> {

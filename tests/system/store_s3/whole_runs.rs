@@ -4,7 +4,6 @@
 use std::fs;
 
 use serde_json::json;
-use system_tests::dump;
 
 use super::*;
 
@@ -29,7 +28,9 @@ fn check_torn(cloud: &Cloud, run: &RunFolder, checkpoint: &str) {
     let listing = cloud.checkpoint(run, &["list", "--json"]).expect_code(0).json();
     let rows = listing["checkpoints"].as_array().expect("rows");
     let row = rows.iter().find(|row| row["checkpoint"] == checkpoint).expect("it was announced");
-    assert_eq!((&row["complete"], &row["stage"]), (&json!(false), &json!("staged")));
+    assert_eq!(row["complete"], false);
+    // The entry of a stage is durable with its group, and the kill may come first.
+    assert!([json!("requested"), json!("staged")].contains(&row["stage"]), "{row}");
     let leftovers = listing["leftovers"].as_array().expect("leftovers");
     let of_store = leftovers.iter().filter(|leftover| leftover["name"] == checkpoint);
     let words: Vec<&str> = of_store.filter_map(|leftover| leftover["what"].as_str()).collect();
@@ -46,21 +47,14 @@ fn a_run_in_a_bucket_ends_as_one_in_a_folder() {
     // Killed in the middle of a part of the optimizer's state at step 4.
     let cloud = Cloud::new();
     let run = wide(NUM_STEPS, STORE, |_| {});
+    cloud.proxy.limit_from("s00000004-a1/writer.json", SLOW);
     let mut child = cloud.start_training(&run);
-    let slow = cloud.proxy.clone();
-    cloud.proxy.before_each(|_| {});
-    wait_for("the checkpoint of step 2 is in the bucket", || {
-        cloud.proxy.count(system_tests::proxy::Fate::Passed, "s00000002-a1/manifest.json") > 0
-            && dump::entries(&run.ledger())
-                .is_ok_and(|entries| of_kind(&entries, "checkpoint.validated").len() >= 2)
-    });
-    slow.limit(Some(SLOW));
-    wait_for("a part of the optimizer's state is under way", || {
-        cloud.proxy.is_passing(&["PUT", "s00000004-a1/optimizer.safetensors", "partNumber="])
+    wait_for("a part of the optimizer's state of step 4 is under way", || {
+        cloud.proxy.is_passing("PUT s00000004-a1/optimizer.safetensors partNumber=")
     });
     child.kill().expect("a child can be killed");
     let _ = child.wait().expect("a killed child can be waited for");
-    slow.heal();
+    cloud.proxy.heal();
     check_torn(&cloud, &run, "s00000004-a1");
     assert_eq!(run.report()["verdict"], "incomplete");
 
@@ -108,8 +102,7 @@ fn a_run_in_a_bucket_ends_as_one_in_a_folder() {
     let mine = accepted(&other)["projection"].clone();
     assert_eq!(mine, accepted(&local)["projection"]);
     fs::rename(other.path().join("checkpoints"), other.path().join("elsewhere")).expect("it can be moved");
-    let report = other.report();
-    assert_eq!(report["verdict"], "tampered_or_not_evaluated");
+    assert_ne!(other.report()["verdict"], "accepted", "without the files nothing is accepted");
     let fetched = cloud.checkpoint(&other, &["fetch", "--all", "--json"]).expect_code(0).json();
     assert_eq!(fetched["checkpoints"].as_array().map(Vec::len), Some(4));
     accepted(&other);

@@ -24,6 +24,11 @@ fn check_refused(name: &str) {
     assert!(reason.contains("is there already") && reason.contains(&key), "{reason}");
     // Nor does a folder stay behind that the record does not know.
     assert!(!run.path().join("checkpoints/s00000000-a1").exists());
+
+    // The next attempt saves under a name of its own, and leaves the other alone.
+    cloud.train(&run).expect_code(0).expect_message(&["the store holds s00000000-a1", "it stays"]);
+    assert_eq!(cloud.server.get(&key).as_deref(), Some(FOREIGN));
+    accepted(&run);
 }
 
 #[test]
@@ -54,9 +59,11 @@ fn a_manifest_that_appears_at_the_last_moment_is_not_overwritten() {
     assert_eq!(cloud.server.get(&key).as_deref(), Some(FOREIGN));
     assert_eq!(of_kind(&run.entries(), "checkpoint.failed").len(), 1);
 
-    // The next attempt has another name for it, and goes on. What is not its
-    // own it does not take for a checkpoint, and it removes what it announced.
+    // The next attempt has another name for it, and goes on. What somebody else
+    // wrote it takes neither for a checkpoint nor away.
     cloud.proxy.before_each(|_| {});
-    cloud.train(&run).expect_code(0).expect_message(&["Removed incomplete s00000000-a1 from the store"]);
+    let resumed = cloud.train(&run).expect_code(0);
+    resumed.expect_message(&["the store holds s00000000-a1", "somebody else's", "it stays"]);
+    assert_eq!(cloud.server.get(&key).as_deref(), Some(FOREIGN));
     accepted(&run);
 }

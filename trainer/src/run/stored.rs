@@ -12,7 +12,8 @@ use schemas::ids::CheckpointId;
 
 use crate::checkpoint::CheckpointError;
 use crate::run::progress::Console;
-use crate::store::{self, StoreError, fetch, leftovers};
+use crate::store::leftovers::{self, Leftover};
+use crate::store::{self, StoreError, Stored, fetch};
 
 use super::attempt::Attempt;
 use super::error::RunError;
@@ -59,28 +60,31 @@ fn try_clean(attempt: &Attempt, history: &History, frozen: &FrozenContract) -> R
     let session = remote.short_session(&attempt.console, CLEAN_LIMIT);
     remote.wait(async {
         for (checkpoint, leftover) in leftovers::by_checkpoint(&session, &frozen.run).await? {
-            match history.checkpoints.get(&checkpoint) {
-                Some(known) if known.committed.is_none() => {
-                    leftovers::remove(&session, &leftover).await?;
-                    session.say(&removed(&checkpoint, &leftover));
-                }
+            let stored = Stored { checkpoint: &checkpoint, run: &frozen.run };
+            let Some(known) = history.checkpoints.get(&checkpoint) else {
+                session.say(&stays(&checkpoint, "which this ledger does not know", &leftover));
+                continue;
+            };
+            if known.committed.is_some() {
                 // Its upload was acknowledged; what was begun besides is nothing.
-                Some(_) => {
-                    for upload in &leftover.uploads {
-                        session.abort_parts(&upload.key, &upload.id).await?;
-                    }
+                for upload in &leftover.uploads {
+                    session.abort_parts(&upload.key, &upload.id).await?;
                 }
-                None => session.say(&format!(
-                    "warning: the store holds {checkpoint} of this run, which this ledger does not know; it \
-                     stays: {}",
-                    leftover.text()
-                )),
+                continue;
+            }
+            let saver = history.attempts.iter().find(|past| past.attempt == known.attempt);
+            let process = saver.map(|past| past.process);
+            if leftovers::is_of_process(&session, stored, &leftover, process).await? {
+                leftovers::remove(&session, &leftover).await?;
+                session.say(&format!("Removed incomplete {checkpoint} from the store: {}", leftover.text()));
+            } else {
+                session.say(&stays(&checkpoint, "and some of it is somebody else's", &leftover));
             }
         }
         Ok(())
     })
 }
 
-fn removed(checkpoint: &CheckpointId, leftover: &leftovers::Leftover) -> String {
-    format!("Removed incomplete {checkpoint} from the store: {}", leftover.text())
+fn stays(checkpoint: &CheckpointId, why: &str, leftover: &Leftover) -> String {
+    format!("warning: the store holds {checkpoint} of this run, {why}; it stays: {}", leftover.text())
 }

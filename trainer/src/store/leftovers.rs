@@ -7,12 +7,31 @@
 
 use std::collections::BTreeMap;
 
+use schemas::digest::Digest;
 use schemas::ids::{CheckpointId, RunId};
+use schemas::state::CheckpointManifest;
+use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::MANIFEST_NAME;
+use crate::checkpoint::validate::MAX_MANIFEST_BYTES;
 
 use super::open_uploads::OpenUpload;
-use super::{Session, StoreError, WRITER_NAME};
+use super::{Session, StoreError, Stored, WRITER_NAME};
+
+/// Largest `writer.json` that is read.
+const MAX_WRITER_BYTES: u64 = 4096;
+
+/// What `writer.json` says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Writer {
+    pub(super) checkpoint: CheckpointId,
+    /// Digest of the machine.
+    pub(super) host: Digest,
+    pub(super) process: u32,
+    pub(super) run: RunId,
+    /// Nanoseconds since 1970, as a decimal string.
+    pub(super) time_ns: String,
+}
 
 /// Objects and unfinished uploads below one checkpoint's key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -68,6 +87,32 @@ pub async fn by_checkpoint(
         found.entry(name).or_default().uploads.push(upload);
     }
     Ok(found)
+}
+
+/// Whether everything below a checkpoint's key was written by the process of the
+/// attempt that announced it: `writer.json` names it, and a manifest, if there
+/// is one, is of this checkpoint.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn is_of_process(
+    session: &Session<'_>,
+    stored: Stored<'_>,
+    leftover: &Leftover,
+    process: Option<u32>,
+) -> Result<bool, StoreError> {
+    let location = &session.remote.location;
+    let writer = session.get(&location.file(stored, WRITER_NAME), MAX_WRITER_BYTES).await?;
+    let writer = writer.and_then(|bytes| serde_json::from_slice::<Writer>(&bytes).ok());
+    let names = |checkpoint: &CheckpointId, run: &RunId| checkpoint == stored.checkpoint && run == stored.run;
+    let is_writer = writer
+        .is_some_and(|writer| Some(writer.process) == process && names(&writer.checkpoint, &writer.run));
+    if !is_writer || !leftover.has_manifest {
+        return Ok(is_writer);
+    }
+    let manifest = session.get(&location.file(stored, MANIFEST_NAME), MAX_MANIFEST_BYTES).await?;
+    let manifest = manifest.and_then(|bytes| serde_json::from_slice::<CheckpointManifest>(&bytes).ok());
+    Ok(manifest.is_some_and(|manifest| names(&manifest.checkpoint, &manifest.run)))
 }
 
 /// Gives up the uploads and removes the objects: the manifest first, and who

@@ -66,6 +66,8 @@ impl Remote {
             .with_access_key_id(&settings.access_key_id)
             .with_bucket_name(location.bucket())
             .with_client_options(options)
+            // The plain request; not every store knows the other.
+            .with_disable_bulk_delete(true)
             .with_region(&settings.region)
             // Tries are counted, told and limited in one place: `Session`.
             .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })

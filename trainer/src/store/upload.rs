@@ -20,6 +20,7 @@ use crate::checkpoint::writer::Committed;
 use crate::checkpoint::{CheckpointError, MANIFEST_NAME};
 use crate::run::progress::Console;
 
+use super::leftovers::Writer;
 use super::session::{PARALLEL_PARTS, PART_BYTES, Session};
 use super::{Remote, StoreError, Stored, WRITER_NAME};
 
@@ -54,7 +55,7 @@ async fn run(
     session.begin("Uploading", committed.num_bytes);
 
     // This process, and no other.
-    session.put_new(&key(WRITER_NAME), writer(stored)).await?;
+    session.put_new(&key(WRITER_NAME), writer(stored)?).await?;
     let manifest = key(MANIFEST_NAME);
     if session.size(&manifest).await?.is_some() {
         return Err(StoreError::Taken { url: location.url(&manifest) }.into());
@@ -79,13 +80,16 @@ async fn run(
 }
 
 /// Who writes: bytes that no other process would write.
-fn writer(stored: Stored<'_>) -> Bytes {
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let host = ledger::keys::host_identity();
-    let (process, Stored { checkpoint, run }) = (std::process::id(), stored);
-    Bytes::from(format!(
-        "{{\"checkpoint\":\"{checkpoint}\",\"host\":\"{host}\",\"process\":{process},\"run\":\"{run}\",\"time_ns\":\"{time}\"}}"
-    ))
+fn writer(stored: Stored<'_>) -> Result<Bytes, CheckpointError> {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let writer = Writer {
+        checkpoint: stored.checkpoint.clone(),
+        host: ledger::keys::host_identity(),
+        process: std::process::id(),
+        run: stored.run.clone(),
+        time_ns: time.as_nanos().to_string(),
+    };
+    Ok(Bytes::from(ledger::canonical::entry_json(&writer)?))
 }
 
 /// Reads a file part by part, and hashes what it reads.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use schemas::digest::Digest;
 use schemas::state::{CheckpointManifest, Shard};
 
+use crate::checkpoint::validate::MAX_MANIFEST_BYTES;
 use crate::checkpoint::{CheckpointError, MANIFEST_NAME};
 use crate::run::progress::Console;
 
@@ -24,7 +25,7 @@ pub fn reread(
 ) -> Result<(), CheckpointError> {
     let session = remote.session(console);
     remote.wait(async {
-        read_manifest(&session, stored, manifest_digest, u64::MAX).await?;
+        read_manifest(&session, stored, manifest_digest, MAX_MANIFEST_BYTES).await?;
         let shards: Vec<&Shard> = manifest.classes.iter().flat_map(|captured| &captured.shards).collect();
         session.begin("Reading back", shards.iter().map(|shard| shard.num_bytes).sum());
         for shard in shards {
