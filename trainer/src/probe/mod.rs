@@ -8,7 +8,6 @@
 
 pub mod children;
 pub mod compare;
-pub mod distance;
 pub mod error;
 pub mod judge;
 pub mod report;
