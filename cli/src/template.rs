@@ -160,7 +160,7 @@ const COMMENTS: [(&str, &str); 25] = [
     ),
     (
         "/architecture",
-        "The model: a Llama-shaped decoder over bytes. Changing it means writing parameters.json again (trainer parameters), and, for context_length, the example tables.",
+        "The model: a Llama-shaped decoder over bytes. Changing it means writing parameters.json again (trainer parameters; --freeze keeps parameters as they are initialised), and, for context_length, the example tables.",
     ),
     (
         "/batch",

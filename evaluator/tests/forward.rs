@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Shape, config_json, model_bytes, tensors};
-use evaluator::forward::{Decoder, ModelError, Scratch, score};
+use evaluator::forward::{Decoder, ModelError, Scratch, parse_index, score};
 use proptest::prelude::*;
 
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
@@ -207,6 +207,68 @@ fn configurations_of_other_functions_are_refused() {
     }
     assert!(Decoder::from_bytes(b"[]", &model).is_err());
     assert!(Decoder::from_bytes(b"{", &model).is_err());
+}
+
+/// A model in two files: the same numbers, and nothing else than its index says.
+#[test]
+fn a_model_in_two_files_is_the_model_and_its_index_is_held_to() {
+    const FILES: [&str; 2] = ["model-frozen.safetensors", "model-trainable.safetensors"];
+    let shape = Shape::TINY;
+    let all = tensors(&shape, 3);
+    let (still, moved): (Tensors, Tensors) =
+        all.clone().into_iter().partition(|(name, _)| name.contains("embed") || name.contains("mlp"));
+    assert!(!still.is_empty() && !moved.is_empty());
+    let digest = |bytes: &[u8]| format!("blake3:{}", blake3::hash(bytes).to_hex());
+    let bytes = [model_bytes(&still), model_bytes(&moved)];
+    let size: usize = all.values().map(|(_, values)| 4 * values.len()).sum();
+    let mut index = serde_json::json!({
+        "metadata": {
+            "shards": {FILES[0]: digest(&bytes[0]), FILES[1]: digest(&bytes[1])},
+            "total_size": size,
+        },
+        "weight_map": {},
+    });
+    for name in all.keys() {
+        let file = FILES[usize::from(!still.contains_key(name))];
+        index["weight_map"][name] = file.into();
+    }
+    let files: Vec<(&str, &[u8])> =
+        FILES.iter().zip(&bytes).map(|(name, bytes)| (*name, &bytes[..])).collect();
+    let parse = |index: &serde_json::Value| parse_index(index.to_string().as_bytes());
+    let read = |index: &serde_json::Value, files: &[(&str, &[u8])]| {
+        Decoder::from_files(&config_json(&shape), Some(&parse(index)?), files)
+    };
+    let whole = Decoder::from_bytes(&config_json(&shape), &model_bytes(&all)).expect("a model");
+    let split = read(&index, &files).expect("a model");
+    let nats = |decoder: &Decoder| decoder.nats(b"the same text", &mut Scratch::default()).to_bits();
+    assert_eq!(nats(&whole), nats(&split));
+
+    let refused = |files: &[(&str, &[u8])], pointer: &str, value: serde_json::Value, reason: &str| {
+        let mut index = index.clone();
+        *index.pointer_mut(pointer).expect("a member") = value;
+        let said = read(&index, files).expect_err(reason).to_string();
+        assert!(said.contains(reason), "{reason}: {said}");
+    };
+    let embedding = "/weight_map/model.embed_tokens.weight";
+    refused(&files, embedding, FILES[1].into(), "is not in model-trainable.safetensors");
+    refused(&files, embedding, "../model.safetensors".into(), "of which it has no digest");
+    refused(&files, "/metadata/total_size", 1.into(), "it says 1 bytes");
+    refused(&files, "/metadata/shards", serde_json::json!({}), "0 files");
+    refused(&files, "/weight_map", serde_json::json!({}), "no tensor is in");
+    let twice = [files[0], files[1], ("model-other.safetensors", files[1].1)];
+    refused(&twice, "/metadata/total_size", size.into(), "and in model-other.safetensors");
+    refused(&files[..1], "/metadata/total_size", size.into(), "is not in model-trainable.safetensors");
+    for name in ["../model-frozen.safetensors", "model.safetensors", "config.json"] {
+        let mut other = index.clone();
+        other["metadata"]["shards"][name] = digest(b"").into();
+        other["weight_map"]["x"] = name.into();
+        let said = parse(&other).expect_err(name).to_string();
+        assert!(said.contains("is no name of a weights file"), "{said}");
+    }
+    let mut less = index.clone();
+    less["weight_map"].as_object_mut().expect("an object").remove("model.norm.weight");
+    let said = read(&less, &files).expect_err("a tensor too many").to_string();
+    assert!(said.contains("it has no model.norm.weight"), "{said}");
 }
 
 proptest! {

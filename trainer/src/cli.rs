@@ -78,7 +78,7 @@ enum Command {
     Trajectory(probe::TrajectoryArguments),
     /// Print code, environment and plan as a contract freezes them.
     Identity(IdentityArguments),
-    /// Print the parameter manifest of an architecture and a policy card.
+    /// Print the parameter manifest of an architecture and a policy card, with what `--freeze` names frozen.
     Parameters(ParametersArguments),
 }
 

@@ -12,6 +12,7 @@ pub mod cli;
 mod commands;
 pub mod data;
 pub mod device;
+pub mod distance;
 pub mod engine;
 pub mod evaluate;
 pub mod export;

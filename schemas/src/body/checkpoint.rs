@@ -51,7 +51,8 @@ pub struct CheckpointObs {
 pub struct CheckpointCommittedDet {
     /// Every class of the contract.
     pub classes: Vec<StateDigest>,
-    /// BLAKE3 of the model shard, which is also the candidate's weights file.
+    /// BLAKE3 of the model shard, which is also the candidate's weights file; of
+    /// a model in several files, of its index.
     pub model: Digest,
     /// Logical step of the state.
     pub step: u64,

@@ -99,7 +99,9 @@ pub struct Contract {
     pub objective: Objective,
     /// Position to example.
     pub order: OrderPolicy,
-    /// Manifest of parameters.
+    /// Manifest of parameters, as `trainer parameters` writes it. It may freeze
+    /// some (`--freeze`): these keep their initial values, and checkpoints store
+    /// them once.
     pub parameters: FileBinding,
     /// What is compiled and where it runs.
     pub plan: CompilerPlan,

@@ -13,7 +13,7 @@ use crate::checkpoint::{MANIFEST_NAME, file_kind, validate};
 use crate::cli::{self, Failure};
 use crate::export::{self, NamedTensor};
 
-use super::difference::{self, Distance};
+use super::difference::{self, TensorDifference};
 use super::opened::OpenedRun;
 use super::{DiffArguments, EXIT_FINDINGS};
 
@@ -43,7 +43,7 @@ struct ComparedClass {
 #[derive(Serialize)]
 struct FirstDifference {
     /// Distance of the tensor; null where it is of another kind.
-    distance: Option<Distance>,
+    distance: Option<TensorDifference>,
     /// The tensor, or the pointer into a JSON shard; null where neither.
     place: Option<String>,
     /// The shard; null where the class as a whole differs.
@@ -197,9 +197,11 @@ fn compare_tensors(path: &str, left: &[u8], right: &[u8]) -> Option<FirstDiffere
             let (a, b) = ((&left.dtype, &left.shape), (&right.dtype, &right.shape));
             return differs(format!("{} {:?} against {} {:?}", a.0, a.1, b.0, b.1));
         }
-        let distance = difference::tensors(&left.dtype, &left.bytes, &right.bytes)?;
-        let what =
-            format!("element {}: {} against {}", distance.first_element, distance.left, distance.right);
+        let distance = difference::tensors(left, right)?;
+        let what = match (distance.first_element, distance.left, distance.right) {
+            (Some(element), Some(left), Some(right)) => format!("element {element}: {left} against {right}"),
+            _ => format!("other bytes of the dtype {}", left.dtype),
+        };
         let place = Some(name.clone());
         Some(FirstDifference { distance: Some(distance), shard: Some(path.to_owned()), place, what })
     })

@@ -1,141 +1,53 @@
-//! How far two tensors, or two JSON documents, are apart.
+//! What differs first between two tensors, or two JSON documents, as `trainer
+//! checkpoint diff` shows it. How far apart they are is measured as in a probe
+//! ([`crate::distance`]).
 //!
 //! Equality is of bits: two NaN of the same bits are equal, `0.0` and `-0.0`
-//! are not. Distances are in binary64, which holds every value of the narrower
-//! dtypes exactly.
+//! are not.
 
 use schemas::number::Float;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Distance of two tensors of one dtype and shape.
+use crate::distance;
+use crate::export::NamedTensor;
+
+/// Distance of two tensors of one dtype and shape, and where they part.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Distance {
-    /// The first element that differs, row-major.
-    pub(super) first_element: u64,
+pub(super) struct TensorDifference {
+    /// The first element that differs, row-major; none of an unknown dtype.
+    pub(super) first_element: Option<u64>,
     /// Its value on the left.
-    pub(super) left: Float,
+    pub(super) left: Option<Float>,
     /// Largest absolute difference.
     pub(super) max_absolute: Float,
     /// Largest difference by the larger magnitude of the two.
     pub(super) max_relative: Float,
-    /// Largest difference in units of the last place; as a decimal string,
-    /// since 64 bits do not fit a number.
-    pub(super) max_ulp: String,
+    /// Largest difference in units of the last place, at most 2^53.
+    pub(super) max_ulp: u64,
     /// Elements that differ.
     pub(super) num_different: u64,
     /// Its value on the right.
-    pub(super) right: Float,
+    pub(super) right: Option<Float>,
 }
 
-/// One element: its value, and its place among all values of its dtype, so
-/// that neighbours are one apart.
-type Element = (f64, i128);
-
-/// Reads one element from its little-endian bytes.
-type Read = fn(&[u8]) -> Element;
-
-/// Size of an element and how it is read; `None` for a dtype that is not known.
-fn reader(dtype: &str) -> Option<(usize, Read)> {
-    Some(match dtype {
-        "F64" => (8, |bytes| {
-            let bits = u64::from_le_bytes(fixed(bytes));
-            (f64::from_bits(bits), place(u128::from(bits), 64))
-        }),
-        "F32" => (4, |bytes| {
-            let bits = u32::from_le_bytes(fixed(bytes));
-            (f64::from(f32::from_bits(bits)), place(u128::from(bits), 32))
-        }),
-        "BF16" => (2, |bytes| {
-            let bits = u16::from_le_bytes(fixed(bytes));
-            (f64::from(f32::from_bits(u32::from(bits) << 16)), place(u128::from(bits), 16))
-        }),
-        "F16" => (2, |bytes| {
-            let bits = u16::from_le_bytes(fixed(bytes));
-            (half(bits), place(u128::from(bits), 16))
-        }),
-        "I64" => (8, |bytes| integer(i128::from(i64::from_le_bytes(fixed(bytes))))),
-        "U64" => (8, |bytes| integer(i128::from(u64::from_le_bytes(fixed(bytes))))),
-        "I32" => (4, |bytes| integer(i128::from(i32::from_le_bytes(fixed(bytes))))),
-        "U32" => (4, |bytes| integer(i128::from(u32::from_le_bytes(fixed(bytes))))),
-        "U8" | "BOOL" => (1, |bytes| integer(i128::from(u8::from_le_bytes(fixed(bytes))))),
-        _ => return None,
-    })
-}
-
-/// The bytes as an array; zeros where there are too few.
-fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    bytes.try_into().unwrap_or([0; N])
-}
-
-/// Sign and magnitude as one ascending count: `-0.0` and `0.0` are one apart
-/// from their neighbours and not from each other's.
-const fn place(bits: u128, num_bits: u32) -> i128 {
-    let sign = 1_u128 << (num_bits - 1);
-    let magnitude = (bits & (sign - 1)).cast_signed();
-    if bits & sign == 0 { magnitude } else { -magnitude - 1 }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a distance of integers is shown, not computed with")]
-const fn integer(value: i128) -> Element {
-    (value as f64, value)
-}
-
-/// A binary16 value (IEEE 754-2019, 3.4).
-fn half(bits: u16) -> f64 {
-    let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
-    sign * match exponent {
-        0 => fraction * 2_f64.powi(-24),
-        31 if bits & 0x3ff == 0 => f64::INFINITY,
-        31 => f64::NAN,
-        _ => (1.0 + fraction / 1024.0) * 2_f64.powi(exponent - 15),
-    }
-}
-
-/// Distance of the elements of two tensors; `None` where all bits are equal.
-/// Of a dtype that is not known the elements are bytes.
-pub(super) fn tensors(dtype: &str, left: &[u8], right: &[u8]) -> Option<Distance> {
-    if left == right {
+/// Difference of two tensors of one name; `None` where all bits are equal.
+pub(super) fn tensors(left: &NamedTensor, right: &NamedTensor) -> Option<TensorDifference> {
+    let (measure, _) = distance::tensors(std::slice::from_ref(left), std::slice::from_ref(right), 0.0);
+    if measure.is_zero() {
         return None;
     }
-    let (size, read) = reader(dtype).or_else(|| reader("U8"))?;
-    let mut distance: Option<Distance> = None;
-    let mut max_ulp = 0_u128;
-    for (index, (a, b)) in (0..).zip(left.chunks_exact(size).zip(right.chunks_exact(size))) {
-        if a == b {
-            continue;
-        }
-        let ((left, left_place), (right, right_place)) = (read(a), read(b));
-        // Where a side is not finite there is no distance but the largest.
-        let absolute = (left - right).abs();
-        let absolute = if absolute.is_nan() { f64::INFINITY } else { absolute };
-        let scale = left.abs().max(right.abs());
-        let relative = if absolute.is_infinite() {
-            f64::INFINITY
-        } else if scale > 0.0 {
-            absolute / scale
-        } else {
-            0.0
-        };
-        max_ulp = max_ulp.max(left_place.abs_diff(right_place));
-        let known = distance.get_or_insert(Distance {
-            first_element: index,
-            left: Float(left),
-            max_absolute: Float(0.0),
-            max_relative: Float(0.0),
-            max_ulp: String::new(),
-            num_different: 0,
-            right: Float(right),
-        });
-        known.max_absolute = Float(known.max_absolute.0.max(absolute));
-        known.max_relative = Float(known.max_relative.0.max(relative));
-        known.num_different += 1;
-    }
-    if let Some(distance) = &mut distance {
-        distance.max_ulp = max_ulp.to_string();
-    }
-    distance
+    let distance = measure.distance();
+    let first = distance::first_element(&left.dtype, &left.bytes, &right.bytes);
+    Some(TensorDifference {
+        first_element: first.map(|(index, _, _)| index),
+        left: first.map(|(_, left, _)| Float(left)),
+        max_absolute: distance.max_absolute,
+        max_relative: distance.max_relative,
+        max_ulp: distance.max_ulp,
+        num_different: distance.num_different,
+        right: first.map(|(_, _, right)| Float(right)),
+    })
 }
 
 /// Pointer (RFC 6901) of the first value that differs, with both values;
@@ -169,39 +81,26 @@ pub(super) fn documents(left: &Value, right: &Value) -> Option<(String, Value, V
 mod tests {
     use super::*;
 
-    fn bytes(values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    fn tensor(values: &[f32]) -> NamedTensor {
+        NamedTensor {
+            name: "a".to_owned(),
+            dtype: "F32".to_owned(),
+            shape: vec![values.len() as u64],
+            bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        }
     }
 
     #[test]
     fn the_first_element_and_the_largest_distances_are_found() {
-        let left = bytes(&[1.0, 2.0, -4.0, f32::NAN]);
-        assert_eq!(tensors("F32", &left, &left), None);
-        let right = bytes(&[1.0, f32::from_bits(2.0_f32.to_bits() + 3), -2.0, f32::NAN]);
-        let distance = tensors("F32", &left, &right).expect("two elements differ");
-        assert_eq!((distance.first_element, distance.num_different), (1, 2));
-        assert_eq!((distance.max_absolute, distance.max_relative), (Float(2.0), Float(0.5)));
+        let left = tensor(&[1.0, 2.0, -4.0, f32::NAN]);
+        assert_eq!(tensors(&left, &left), None);
+        let right = tensor(&[1.0, f32::from_bits(2.0_f32.to_bits() + 3), -2.0, f32::NAN]);
+        let found = tensors(&left, &right).expect("two elements differ");
+        assert_eq!((found.first_element, found.left), (Some(1), Some(Float(2.0))));
+        assert_eq!(found.num_different, 2);
+        assert_eq!((found.max_absolute, found.max_relative), (Float(2.0), Float(0.5)));
         // From 2 to 4 there is one binade of 2^23 values.
-        assert_eq!(distance.max_ulp, (1_u32 << 23).to_string());
-    }
-
-    #[test]
-    fn signs_of_zero_and_values_that_are_not_finite_differ() {
-        let distance = tensors("F32", &bytes(&[0.0]), &bytes(&[-0.0])).expect("other bits");
-        assert_eq!((distance.max_absolute, distance.max_ulp.as_str()), (Float(0.0), "1"));
-        let distance = tensors("F32", &bytes(&[1.0]), &bytes(&[f32::NAN])).expect("other bits");
-        assert_eq!(distance.max_absolute, Float(f64::INFINITY));
-    }
-
-    #[test]
-    fn narrow_floats_have_the_values_that_their_bits_say() {
-        for (bits, value) in [(0x3c00, 1.0), (0xc000, -2.0), (0x0001, 2_f64.powi(-24)), (0x7bff, 65504.0)] {
-            assert_eq!(half(bits).to_bits(), f64::to_bits(value), "{bits:#x}");
-        }
-        let distance = tensors("BF16", &[0x80, 0x3f], &[0x00, 0x40]).expect("1 and 2");
-        assert_eq!((distance.left, distance.right), (Float(1.0), Float(2.0)));
-        let distance = tensors("U64", &7_u64.to_le_bytes(), &9_u64.to_le_bytes()).expect("7 and 9");
-        assert_eq!(distance.max_ulp, "2");
+        assert_eq!(found.max_ulp, 1 << 23);
     }
 
     #[test]

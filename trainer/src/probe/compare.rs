@@ -11,11 +11,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::checkpoint;
+use crate::distance::{self, Measure};
 use crate::export::{self, FileKind, NamedTensor};
 use crate::run::error::chain;
 use crate::state::StateError;
 
-use super::distance::{self, Measure};
 use super::error::ProbeError;
 use super::transcript::{ClassState, Records, Transcript};
 

@@ -10,7 +10,6 @@
 pub mod children;
 pub mod compare;
 pub mod continuations;
-pub mod distance;
 pub mod error;
 pub mod judge;
 pub mod pace;

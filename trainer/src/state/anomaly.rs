@@ -61,8 +61,11 @@ impl SinceLast {
         self.predecessor = Some(predecessor);
     }
 
-    /// Counts an update.
+    /// Counts an update; one that was skipped is none.
     pub fn update(&mut self, outcome: &StepOutcome) {
+        if outcome.overflow.as_ref().is_some_and(|overflow| overflow.skipped) {
+            return;
+        }
         if let Credit::Backpropagation { gradient_norm, .. } = outcome.credit {
             self.has_gradient |= gradient_norm.0.is_finite() && gradient_norm.0 > 0.0;
         }

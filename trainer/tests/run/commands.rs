@@ -130,7 +130,7 @@ fn a_difference_is_named_by_class_tensor_element_and_distance() -> Result<()> {
     let first = &of("optimizer")["first"];
     assert_eq!(first["shard"], "optimizer.safetensors");
     assert_eq!(first["distance"]["num_different"], 1);
-    assert_eq!(first["distance"]["max_ulp"], "1");
+    assert_eq!(first["distance"]["max_ulp"], 1);
     assert!(first["place"].as_str().is_some_and(|name| name.ends_with("exp_avg_sq")), "{first}");
     assert_eq!(of("data_cursor")["first"]["place"], "/step");
     assert_eq!(of("data_cursor")["first"]["what"], "20 against 21");

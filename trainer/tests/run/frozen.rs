@@ -125,6 +125,7 @@ fn frozen_parameters_are_stored_once_in_either_mode() -> Result<()> {
     Ok(())
 }
 
+/// The cold control, each class left out, is `state_closure`'s.
 #[test]
 fn a_resume_goes_on_bit_for_bit_and_shares_what_was_there() -> Result<()> {
     let uninterrupted = long(&FROZEN, |_| ())?;
@@ -138,13 +139,6 @@ fn a_resume_goes_on_bit_for_bit_and_shares_what_was_there() -> Result<()> {
     assert_eq!(folder.bodies("run.end")?[0]["det"], uninterrupted.bodies("run.end")?[0]["det"]);
     let files = frozen_files(&folder)?;
     assert!(files.iter().all(|(_, inode, _)| *inode == files[0].1), "{files:?}");
-    // The cold control: the same contract with other parameters frozen.
-    let other = long(&["model.norm.weight"], |_| ())?;
-    other.train()?.expect(0);
-    let embedding = |folder: &RunFolder, file: &str| -> Result<Vec<u8>> {
-        Ok(std::fs::read(store(folder).join("s00000060-a1").join(file))?)
-    };
-    assert_ne!(embedding(&other, TRAINABLE_MODEL_NAME)?, embedding(&uninterrupted, TRAINABLE_MODEL_NAME)?);
     Ok(())
 }
 

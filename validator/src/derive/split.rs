@@ -12,6 +12,10 @@ use super::initial::InitialValues;
 
 /// Bytes of a binary32.
 const ELEMENT_BYTES: u64 = 4;
+/// Elements of a block of initial values.
+const BLOCK_ELEMENTS: u64 = 4;
+/// Bytes that are hashed at once; a multiple of an element.
+const PIECE_BYTES: usize = 1 << 16;
 
 /// Whether a run's model lies in two files: where a parameter is frozen.
 #[must_use]
@@ -82,16 +86,22 @@ impl<'a> FrozenFile<'a> {
     pub fn digest(&self, seed: u64) -> Digest {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.header);
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
         for (parameter, elements) in &self.parameters {
             let values = InitialValues::new(&parameter.initializer, &parameter.path, seed);
-            let mut left = *elements;
-            for block in 0..elements.div_ceil(4) {
-                for value in values.block(block).into_iter().take(usize::try_from(left).unwrap_or(4).min(4)) {
-                    hasher.update(&value.to_le_bytes());
-                    left -= 1;
+            let blocks = (0..elements.div_ceil(BLOCK_ELEMENTS)).flat_map(|block| {
+                let left = usize::try_from(elements - block * BLOCK_ELEMENTS).unwrap_or(usize::MAX);
+                values.block(block).into_iter().take(left)
+            });
+            for value in blocks {
+                piece.extend(value.to_le_bytes());
+                if piece.len() == PIECE_BYTES {
+                    hasher.update(&piece);
+                    piece.clear();
                 }
             }
         }
+        hasher.update(&piece);
         Digest::blake3(*hasher.finalize().as_bytes())
     }
 }

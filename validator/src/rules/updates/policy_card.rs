@@ -1,10 +1,11 @@
 //! The policy card, the schedule and the parameters fit together.
 
-use schemas::contract::{Contract, Dtype};
-use schemas::parameters::{ParameterManifest, ParameterStatus};
+use schemas::contract::{Architecture, Contract, Dtype};
+use schemas::parameters::{ParameterDeclaration, ParameterManifest, ParameterStatus};
 use schemas::policy_card::{PolicyCard, UpdateRule};
 use schemas::report::Route;
 
+use crate::derive::llama;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
 use crate::rules::common::{at_end, declare_rule};
@@ -15,8 +16,8 @@ declare_rule!(
     {
         code: "GL406",
         name: "policy-card",
-        what: "The policy card is complete: distinct groups that each have one schedule and at least one parameter, constants in \
-               their ranges, the moments of its update rule in the checkpoint state with their dtype, and nonclaims.",
+        what: "The policy card is complete: distinct groups that each have one schedule and at least one parameter, frozen or not, \
+               constants in their ranges, the moments of its update rule in the checkpoint state with their dtype, and nonclaims.",
         why: "Two runs that both say AdamW can differ in every constant; only a complete card lets a reader repeat the update.",
         remedy: "Complete the card and the contract's `schedule`, and freeze again.",
         reference: "schemas::policy_card::PolicyCard",
@@ -49,6 +50,17 @@ fn at(contract: &Contract, field: &str) -> At {
     At::place(format!("{} /{field}", contract.update.card.path))
 }
 
+/// Whether a group would move a parameter if it were not frozen.
+fn takes_frozen(contract: &Contract, card: &PolicyCard, manifest: &ParameterManifest, group: &str) -> bool {
+    let Architecture::LlamaDecoder(shape) = &contract.architecture;
+    let is_frozen = |path: &str| {
+        let mut frozen = manifest.parameters.iter().filter(|p| p.status == ParameterStatus::Frozen);
+        frozen.any(|parameter| parameter.path == path)
+    };
+    let parameters = llama::parameters(shape, card).unwrap_or_default();
+    parameters.iter().any(|p| p.group.as_deref() == Some(group) && is_frozen(&p.path))
+}
+
 fn groups(contract: &Contract, card: &PolicyCard, manifest: &ParameterManifest, sink: &mut Sink) {
     for (index, group) in card.groups.iter().enumerate() {
         let place = || at(contract, &format!("groups/{index}"));
@@ -59,7 +71,8 @@ fn groups(contract: &Contract, card: &PolicyCard, manifest: &ParameterManifest, 
         if num_schedules != 1 {
             sink.rejected(place(), format!("group {} has not one schedule", group.name), 1, num_schedules);
         }
-        if !manifest.parameters.iter().any(|parameter| parameter.group.as_ref() == Some(&group.name)) {
+        let is_taken = |parameter: &ParameterDeclaration| parameter.group.as_ref() == Some(&group.name);
+        if !manifest.parameters.iter().any(is_taken) && !takes_frozen(contract, card, manifest, &group.name) {
             sink.rejected(place(), format!("group {} has no parameter", group.name), "at least one", 0);
         }
         let constants = [group.learning_rate_multiplier, group.weight_decay];

@@ -1,9 +1,11 @@
 //! How far apart two tensors, or two JSON documents, are: the raw numbers of a
-//! probe's result.
+//! probe's result, and of a comparison of two checkpoints.
 //!
 //! Nothing here knows what is near enough. A distance in units of the last
 //! place is zero exactly where the bits are equal: zeros of both signs are one
 //! apart, and a NaN is at the largest distance from everything but itself.
+
+mod element;
 
 use schemas::body::Distance;
 use schemas::number::Float;
@@ -130,67 +132,27 @@ fn tensor(measure: &mut Measure, reference: &NamedTensor, resumed: &NamedTensor,
     if reference.bytes == resumed.bytes {
         return;
     }
-    let (left, right) = (&reference.bytes, &resumed.bytes);
-    match reference.dtype.as_str() {
-        "F32" => elements::<4>(measure, left, right, bound, |bytes| {
-            let value = f32::from_le_bytes(bytes);
-            (f64::from(value), ordered_32(value.to_bits()))
-        }),
-        "F64" => elements::<8>(measure, left, right, bound, |bytes| {
-            let value = f64::from_le_bytes(bytes);
-            (value, ordered_64(value.to_bits()))
-        }),
-        "BF16" => elements::<2>(measure, left, right, bound, |bytes| {
-            let bits = u16::from_le_bytes(bytes);
-            (f64::from(f32::from_bits(u32::from(bits) << 16)), ordered_16(bits))
-        }),
-        "F16" => elements::<2>(measure, left, right, bound, |bytes| {
-            let bits = u16::from_le_bytes(bytes);
-            (half(bits), ordered_16(bits))
-        }),
-        // Integers and flags are equal or not.
-        _ => measure.incomparable(),
+    let Some((size, read)) = element::reader(&reference.dtype) else { return measure.incomparable() };
+    let (left, right) = (reference.bytes.chunks_exact(size), resumed.bytes.chunks_exact(size));
+    for (left, right) in left.zip(right).filter(|(left, right)| left != right) {
+        match (read(left), read(right)) {
+            ((left, Some(left_place)), (right, Some(right_place))) => {
+                measure.numbers(left, right, left_place.abs_diff(right_place), bound);
+            }
+            // Integers and flags are equal or not.
+            _ => measure.incomparable(),
+        }
     }
 }
 
-fn elements<const N: usize>(
-    measure: &mut Measure,
-    reference: &[u8],
-    resumed: &[u8],
-    bound: f64,
-    read: impl Fn([u8; N]) -> (f64, u64),
-) {
-    let (left, _) = reference.as_chunks::<N>();
-    let (right, _) = resumed.as_chunks::<N>();
-    for (left, right) in left.iter().zip(right).filter(|(left, right)| left != right) {
-        let ((left, left_place), (right, right_place)) = (read(*left), read(*right));
-        measure.numbers(left, right, left_place.abs_diff(right_place), bound);
-    }
-}
-
-/// Bits in the order of the numbers that they stand for.
-const fn ordered_16(bits: u16) -> u64 {
-    (if bits >> 15 == 1 { !bits } else { bits | 1 << 15 }) as u64
-}
-
-const fn ordered_32(bits: u32) -> u64 {
-    (if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }) as u64
-}
-
-const fn ordered_64(bits: u64) -> u64 {
-    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
-}
-
-/// The value of an IEEE 754 binary16.
-fn half(bits: u16) -> f64 {
-    let fraction = f64::from(bits & 0x3ff);
-    let magnitude = match bits >> 10 & 0x1f {
-        0 => fraction * f64::powi(2.0, -24),
-        31 if bits & 0x3ff == 0 => f64::INFINITY,
-        31 => f64::NAN,
-        exponent => (1024.0 + fraction) * f64::powi(2.0, i32::from(exponent) - 25),
-    };
-    if bits >> 15 == 1 { -magnitude } else { magnitude }
+/// The first element that differs, row-major, with both values; `None` where
+/// bytes are equal, or the dtype is not known.
+#[must_use]
+pub fn first_element(dtype: &str, left: &[u8], right: &[u8]) -> Option<(u64, f64, f64)> {
+    let (size, read) = element::reader(dtype)?;
+    let mut pairs = (0..).zip(left.chunks_exact(size).zip(right.chunks_exact(size)));
+    let (index, (left, right)) = pairs.find(|(_, (left, right))| left != right)?;
+    Some((index, read(left).0, read(right).0))
 }
 
 /// Compares two JSON documents: floats as numbers, everything else exactly.
@@ -226,7 +188,8 @@ fn walk(
         }
         (Value::Number(left), Value::Number(right)) if left.is_f64() && right.is_f64() => {
             if let (Some(left), Some(right)) = (left.as_f64(), right.as_f64()) {
-                let ulp = ordered_64(left.to_bits()).abs_diff(ordered_64(right.to_bits()));
+                let place = |value: f64| element::ordered_64(value.to_bits());
+                let ulp = place(left).abs_diff(place(right));
                 measure.numbers(left, right, ulp, bound);
             }
         }
@@ -306,9 +269,30 @@ mod tests {
             (0x0001, 5.960_464_477_539_063e-8),
             (0x7c00, f64::INFINITY),
         ] {
-            assert_eq!(half(bits).to_bits(), f64::to_bits(value));
+            assert_eq!(element::half(bits).to_bits(), f64::to_bits(value));
         }
-        assert!(half(0x7e00).is_nan());
+        assert!(element::half(0x7e00).is_nan());
+    }
+
+    #[test]
+    fn the_first_element_has_a_place_and_two_values_in_every_dtype() {
+        let bytes =
+            |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
+        let (left, right) = (bytes(&[1.0, 2.0, 3.0]), bytes(&[1.0, 2.5, 4.0]));
+        assert_eq!(first_element("F32", &left, &right), Some((1, 2.0, 2.5)));
+        assert_eq!(first_element("F32", &left, &left), None);
+        assert_eq!(first_element("BF16", &[0x80, 0x3f], &[0x00, 0x40]), Some((0, 1.0, 2.0)));
+        assert_eq!(first_element("U64", &7_u64.to_le_bytes(), &9_u64.to_le_bytes()), Some((0, 7.0, 9.0)));
+        assert_eq!(first_element("F8", &[1], &[2]), None);
+        // Integers have no distance: they are equal or not.
+        let tensor = |value: u64| NamedTensor {
+            name: "n".to_owned(),
+            dtype: "U64".to_owned(),
+            shape: vec![1],
+            bytes: value.to_le_bytes().to_vec(),
+        };
+        let (measure, _) = tensors(&[tensor(7)], &[tensor(9)], 0.0);
+        assert_eq!((measure.max_absolute, measure.max_ulp), (f64::INFINITY, MAX_ULP));
     }
 
     #[test]
