@@ -4,6 +4,7 @@
 
 mod fixture;
 mod honest;
+mod initialization;
 mod refused_content;
 mod refused_equivalence;
 mod refused_files;

@@ -95,7 +95,8 @@ fn groups(contract: &Contract, card: &PolicyCard, manifest: &ParameterManifest, 
             );
         }
     }
-    for parameter in &manifest.parameters {
+    // A tied parameter is updated with the one that it is.
+    for parameter in manifest.parameters.iter().filter(|parameter| parameter.tied_to.is_none()) {
         let known =
             parameter.group.as_ref().is_some_and(|name| card.groups.iter().any(|group| group.name == *name));
         if (parameter.status == ParameterStatus::Trainable) != known {

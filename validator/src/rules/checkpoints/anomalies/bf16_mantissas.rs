@@ -17,7 +17,7 @@ declare_rule!(
     Bf16Mantissas,
     {
         code: "GL641",
-        name: "bf16-mantissas",
+        name: "rounded-mantissas",
         what: "No tensor of dtype F32 holds only what bfloat16 could: the low 16 bits of every element zero, with at least 16 \
                elements that vary and are neither zero nor powers of two. A parameter that updates brought there is rejected; \
                one that is as it was at step 0, and a moment or an average, is a warning.",
