@@ -32,10 +32,18 @@ struct HeaderTensor {
 pub(super) fn check(
     contract: &mut Contract,
     is_shape_possible: bool,
+    num_frozen: u64,
     folder: &Folder,
     problems: &mut Problems,
 ) {
     let Some(Initialization::WarmStart(warm_start)) = &mut contract.initialization else { return };
+    // What is frozen is derived from the seed, by trainer and validator alike.
+    problems.require(
+        num_frozen == 0,
+        "/parameters",
+        format!("freezes {num_frozen} elements, and the run starts from another run's weights"),
+        "this edition freezes parameters at their drawn values only: train all of them, or leave out /initialization",
+    );
     check_lineage(&warm_start.lineage, problems);
     let read = folder.resolve(&warm_start.weights.path).and_then(|path| {
         let content = digest_file(&path)?;

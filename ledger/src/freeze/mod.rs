@@ -264,7 +264,7 @@ fn check_contract(
         &mut inputs,
         problems,
     );
-    initialization::check(&mut contract, is_shape_possible, folder, problems);
+    initialization::check(&mut contract, is_shape_possible, num_frozen, folder, problems);
     schedule::check(&contract, card.as_ref(), &inputs, problems);
     execution::check(&contract, is_shape_possible, num_frozen, problems);
     state::check(&contract, problems);

@@ -92,7 +92,10 @@ pub(super) fn check_parameters(
             let Architecture::LlamaDecoder(decoder) = &contract.architecture;
             compare(&manifest, &derive(decoder, card, problems), &mut collector);
         }
-        let frozen = manifest.parameters.iter().filter(|found| found.status == ParameterStatus::Frozen);
+        let is_stored_frozen = |found: &&ParameterDeclaration| {
+            found.tied_to.is_none() && found.status == ParameterStatus::Frozen
+        };
+        let frozen = manifest.parameters.iter().filter(is_stored_frozen);
         num_frozen = frozen.map(|found| num_elements(&found.shape)).fold(0, u64::saturating_add);
     }
     problems.extend(collector);
@@ -137,6 +140,14 @@ fn compare(manifest: &ParameterManifest, expected: &[ParameterDeclaration], prob
             continue;
         };
         compare_declaration(found, expected, &pointer, problems);
+        let owner = found.tied_to.as_ref();
+        let owner = owner.and_then(|path| manifest.parameters.iter().find(|other| other.path == *path));
+        problems.require(
+            owner.is_none_or(|owner| owner.status == found.status),
+            format!("{pointer}/status"),
+            format!("{} is frozen, or the parameter that it is tied to, and not both", found.path),
+            regenerate,
+        );
     }
 }
 

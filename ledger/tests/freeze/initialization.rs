@@ -136,6 +136,19 @@ fn weights_of_another_architecture() {
 }
 
 #[test]
+fn weights_of_another_run_beside_frozen_parameters() {
+    let fixture = warm(&safetensors(&tensors()));
+    fixture.edit_file("parameters.json", |manifest| {
+        let norm = manifest["parameters"].as_array_mut().expect("a list").last_mut().expect("parameters");
+        norm["status"] = json!("frozen");
+        norm["group"] = Value::Null;
+    });
+    let found = lines(fixture.check());
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].starts_with("contract.json /parameters: freezes 8 elements"), "{found:#?}");
+}
+
+#[test]
 fn a_tied_head_may_be_listed_and_only_as_what_it_is() {
     let head = |fixture: &Fixture| {
         fixture.edit_file("parameters.json", |manifest| {
@@ -154,6 +167,17 @@ fn a_tied_head_may_be_listed_and_only_as_what_it_is() {
     assert_eq!(
         lines(fixture.check()),
         ["parameters.json /parameters/0/group: lm_head.weight: is embeddings; expected null"]
+    );
+    // Frozen are both or neither.
+    fixture.edit_file("parameters.json", |manifest| {
+        manifest["parameters"][0]["group"] = Value::Null;
+        manifest["parameters"][0]["status"] = json!("frozen");
+    });
+    let found = lines(fixture.check());
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("parameters.json /parameters/0/status: lm_head.weight is frozen, or"),
+        "{found:?}"
     );
     // Of an untied model it is a parameter of its own.
     let mut fixture = Fixture::new();

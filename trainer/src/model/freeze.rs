@@ -1,7 +1,9 @@
 //! Which parameters a run freezes: chosen by name in the parameter manifest
 //! before it is bound by a contract.
 
-use schemas::parameters::{ParameterManifest, ParameterStatus};
+use std::collections::BTreeSet;
+
+use schemas::parameters::{ParameterDeclaration, ParameterManifest, ParameterStatus};
 
 /// Why parameters cannot be frozen.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -24,22 +26,21 @@ pub enum FreezeError {
 }
 
 /// Freezes every parameter that a pattern names. In a pattern `*` stands for
-/// any characters, dots too; everything else stands for itself.
+/// any characters, dots too; everything else stands for itself. A tied
+/// parameter is frozen by either of its names.
 ///
 /// # Errors
 /// When a pattern names nothing, or nothing is left to train.
 pub fn freeze(manifest: &mut ParameterManifest, patterns: &[String]) -> Result<(), FreezeError> {
     for pattern in patterns {
-        let mut is_found = false;
-        for parameter in &mut manifest.parameters {
-            if matches(pattern, &parameter.path) {
-                is_found = true;
-                parameter.status = ParameterStatus::Frozen;
-                parameter.group = None;
-            }
+        let named = manifest.parameters.iter().filter(|parameter| matches(pattern, &parameter.path));
+        let owners: BTreeSet<String> = named.map(|parameter| owner(parameter).to_owned()).collect();
+        for parameter in manifest.parameters.iter_mut().filter(|p| owners.contains(owner(p))) {
+            parameter.status = ParameterStatus::Frozen;
+            parameter.group = None;
         }
-        if !is_found {
-            let path = |parameter: Option<&schemas::parameters::ParameterDeclaration>| {
+        if owners.is_empty() {
+            let path = |parameter: Option<&ParameterDeclaration>| {
                 parameter.map(|parameter| parameter.path.clone()).unwrap_or_default()
             };
             let parameters = &manifest.parameters;
@@ -51,10 +52,13 @@ pub fn freeze(manifest: &mut ParameterManifest, patterns: &[String]) -> Result<(
             });
         }
     }
-    let is_trained = |parameter: &schemas::parameters::ParameterDeclaration| {
-        parameter.status == ParameterStatus::Trainable
-    };
+    let is_trained = |parameter: &ParameterDeclaration| parameter.status == ParameterStatus::Trainable;
     if manifest.parameters.iter().any(is_trained) { Ok(()) } else { Err(FreezeError::Everything) }
+}
+
+/// The path of the parameter that has the storage.
+fn owner(parameter: &ParameterDeclaration) -> &str {
+    parameter.tied_to.as_deref().unwrap_or(&parameter.path)
 }
 
 /// Whether a name fits a pattern, of which each `*` takes as little as leaves
@@ -78,6 +82,34 @@ mod tests {
 
     fn check(pattern: &str, name: &str, expected: bool) {
         assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+    }
+
+    #[test]
+    fn a_tied_parameter_is_frozen_by_either_name() {
+        let parameter = |path: &str, tied_to: Option<&str>| ParameterDeclaration {
+            dtype: "F32".to_owned(),
+            group: tied_to.is_none().then(|| "all".to_owned()),
+            initializer: schemas::parameters::Initializer::Ones,
+            path: path.to_owned(),
+            shape: vec![2],
+            status: ParameterStatus::Trainable,
+            tied_to: tied_to.map(str::to_owned),
+        };
+        for pattern in ["head", "embedding"] {
+            let mut manifest = ParameterManifest {
+                format: schemas::PARAMETER_MANIFEST_FORMAT.to_owned(),
+                parameters: vec![
+                    parameter("embedding", None),
+                    parameter("head", Some("embedding")),
+                    parameter("norm", None),
+                ],
+            };
+            freeze(&mut manifest, &[pattern.to_owned()]).expect("the norm is trained");
+            let statuses: Vec<_> = manifest.parameters.iter().map(|parameter| parameter.status).collect();
+            let (frozen, trained) = (ParameterStatus::Frozen, ParameterStatus::Trainable);
+            assert_eq!(statuses, [frozen, frozen, trained], "{pattern}");
+            assert!(manifest.parameters[0].group.is_none() && manifest.parameters[2].group.is_some());
+        }
     }
 
     #[test]

@@ -6,11 +6,13 @@ use schemas::report::Route;
 use schemas::state::StateClass;
 
 use crate::derive::llama::{EMBEDDING, HEAD};
+use crate::derive::split;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::{Checkpoints, declare_rule};
-use crate::rules::updates::tensors::{AVERAGES_FILE, MODEL_FILE, OPTIMIZER_FILE, TensorFile};
+use crate::rules::updates::model_files;
+use crate::rules::updates::tensors::{AVERAGES_FILE, OPTIMIZER_FILE, TensorFile};
 
 declare_rule!(
     /// `GL645`.
@@ -28,20 +30,29 @@ declare_rule!(
     }
 );
 
-/// Files with tensors by parameter, with the class that holds them.
-const FILES: [(StateClass, &str); 3] = [
-    (StateClass::Model, MODEL_FILE),
-    (StateClass::Optimizer, OPTIMIZER_FILE),
-    (StateClass::Averages, AVERAGES_FILE),
-];
-
 struct Tied<'a> {
     checkpoints: Checkpoints,
     contract: &'a Contract,
+    is_split: bool,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Tied { checkpoints: Checkpoints::default(), contract: &frozen.contract })
+    Box::new(Tied {
+        checkpoints: Checkpoints::default(),
+        contract: &frozen.contract,
+        is_split: frozen.parameters.as_ref().is_ok_and(split::is_split),
+    })
+}
+
+impl Tied<'_> {
+    /// Files with tensors by parameter, by the class that holds them.
+    fn files(&self) -> [(StateClass, &'static [&'static str]); 3] {
+        [
+            (StateClass::Model, model_files::names(self.is_split)),
+            (StateClass::Optimizer, &[OPTIMIZER_FILE]),
+            (StateClass::Averages, &[AVERAGES_FILE]),
+        ]
+    }
 }
 
 /// Whether a tensor is the head's, or state of it.
@@ -64,22 +75,30 @@ impl Check for Tied<'_> {
             if checkpoint.is_unusable {
                 continue;
             }
-            for (class, name) in FILES.into_iter().filter(|(class, _)| is_captured(*class)) {
-                let file = match TensorFile::open(evidence, &format!("{}/{name}", committed.path)) {
-                    Ok(file) => file,
-                    Err(reason) => return Outcome::NotEvaluated(reason),
-                };
-                num_checked += 1;
-                let names = || file.header.tensors.iter().map(|tensor| tensor.info.name.as_str());
-                let second = names().find(|name| is_of_head(name));
-                let at = |name: &str| At::place(format!("{} {name}", file.path));
-                if let Some(second) = second.filter(|_| shape.tied_embeddings) {
-                    let message = format!("{HEAD} is tied to {EMBEDDING}, and has a tensor of its own");
-                    sink.rejected(at(second), message, "one tensor", "a second one");
+            for (class, names) in self.files().into_iter().filter(|(class, _)| is_captured(*class)) {
+                let mut second = None;
+                for name in names {
+                    let path = format!("{}/{name}", committed.path);
+                    let file = match TensorFile::open(evidence, &path) {
+                        Ok(file) => file,
+                        Err(reason) => return Outcome::NotEvaluated(reason),
+                    };
+                    num_checked += 1;
+                    let mut names = file.header.tensors.into_iter().map(|tensor| tensor.info.name);
+                    second = second.or_else(|| Some((path, names.find(|name| is_of_head(name))?)));
                 }
-                if second.is_none() && !shape.tied_embeddings && class != StateClass::Optimizer {
-                    let message = format!("{HEAD} is not tied to {EMBEDDING}, and has no tensor");
-                    sink.rejected(at(HEAD), message, "a tensor of its own", "none");
+                match second {
+                    Some((path, name)) if shape.tied_embeddings => {
+                        let message = format!("{HEAD} is tied to {EMBEDDING}, and has a tensor of its own");
+                        let at = At::place(format!("{path} {name}"));
+                        sink.rejected(at, message, "one tensor", "a second one");
+                    }
+                    None if !shape.tied_embeddings && class != StateClass::Optimizer => {
+                        let message = format!("{HEAD} is not tied to {EMBEDDING}, and has no tensor");
+                        let at = At::place(format!("{} {class} {HEAD}", committed.path));
+                        sink.rejected(at, message, "a tensor of its own", "none");
+                    }
+                    _ => {}
                 }
             }
         }

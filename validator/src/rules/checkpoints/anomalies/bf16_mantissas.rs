@@ -4,13 +4,13 @@ use schemas::entry::Entry;
 use schemas::report::Route;
 use schemas::state::StateClass;
 
-use super::saves::{Save, Saves, bf16_only};
+use super::saves::{Odd, Save, Saves, bf16_only};
 use crate::derive::safetensors::Tensor;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::declare_rule;
-use crate::rules::updates::tensors::{MODEL_FILE, TensorFile};
+use crate::rules::updates::tensors::TensorFile;
 
 declare_rule!(
     /// `GL641`.
@@ -50,14 +50,14 @@ fn elements(file: &mut TensorFile, tensor: &Tensor) -> Result<blake3::Hash, Stri
 }
 
 /// Tensors of a model that are not those of the initial one.
-fn moved(evidence: &Evidence, initial: Option<&Save>, save: &Save, odd: &[Tensor]) -> Result<u64, String> {
+fn moved(evidence: &Evidence, initial: Option<&Save>, save: &Save, odd: &[Odd]) -> Result<u64, String> {
     let Some(initial) = initial else { return Ok(0) };
-    let mut file = TensorFile::open(evidence, &format!("{}/{MODEL_FILE}", save.path))?;
-    let mut first = TensorFile::open(evidence, &format!("{}/{MODEL_FILE}", initial.path))?;
     let mut num_moved = 0;
-    for tensor in odd {
+    for Odd { file, tensor } in odd {
+        let mut first = TensorFile::open(evidence, &format!("{}/{file}", initial.path))?;
         let same = first.header.tensors.iter().find(|other| other.info == tensor.info).cloned();
         let before = same.map(|same| elements(&mut first, &same)).transpose()?;
+        let mut file = TensorFile::open(evidence, &format!("{}/{file}", save.path))?;
         num_moved += u64::from(before != Some(elements(&mut file, tensor)?));
     }
     Ok(num_moved)
@@ -77,9 +77,9 @@ impl Check for Mantissas {
                 Err(reason) => return Outcome::NotEvaluated(reason),
             };
             num_checked += 1;
-            for (class, name, odd) in found {
-                let first = odd.first().map_or("", |tensor| tensor.info.name.as_str());
-                let at = || At::place(format!("{}/{name} {first}", save.path));
+            for (class, odd) in found {
+                let first = odd.first().map(|odd| format!("/{} {}", odd.file, odd.tensor.info.name));
+                let at = || At::place(format!("{}{}", save.path, first.as_deref().unwrap_or_default()));
                 let message =
                     format!("{} tensors of {class} hold nothing that bfloat16 could not", odd.len());
                 let (expected, actual) =

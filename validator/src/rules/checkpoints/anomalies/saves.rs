@@ -11,20 +11,16 @@ use schemas::body::{
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CheckpointId};
-use schemas::state::{StateClass, StateDigest};
+use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
 
 use crate::derive::mantissas::{Mantissas, are_zeros};
 use crate::derive::safetensors::Tensor;
 use crate::evidence::Evidence;
 use crate::rules::common::{Checkpoint, Checkpoints};
-use crate::rules::updates::tensors::{self, AVERAGES_FILE, MODEL_FILE, OPTIMIZER_FILE, TensorFile};
+use crate::rules::updates::tensors::{OPTIMIZER_FILE, TensorFile};
 
-/// Classes whose tensors a run keeps in binary32, with their files.
-const BINARY32: [(StateClass, &str); 3] = [
-    (StateClass::Model, MODEL_FILE),
-    (StateClass::Optimizer, OPTIMIZER_FILE),
-    (StateClass::Averages, AVERAGES_FILE),
-];
+/// Classes whose tensors a run keeps in binary32.
+const BINARY32: [StateClass; 3] = [StateClass::Model, StateClass::Optimizer, StateClass::Averages];
 
 /// Updates between a checkpoint and the one before it in its attempt.
 #[derive(Debug, Clone, Default)]
@@ -170,21 +166,38 @@ pub(super) fn is_zero(file: &mut TensorFile, tensor: &Tensor) -> Result<bool, St
     Ok(is_zero)
 }
 
-/// Odd tensors of a class, with the file that holds them.
-pub(super) type OddClass = (StateClass, &'static str, Vec<Tensor>);
+/// A tensor, and the name of the file that holds it.
+#[derive(Debug)]
+pub(super) struct Odd {
+    pub(super) file: String,
+    pub(super) tensor: Tensor,
+}
 
-/// Tensors of a save that bfloat16 could hold, by class; classes that the
-/// contract does not capture have none.
-pub(super) fn bf16_only(evidence: &Evidence, save: &Save) -> Result<Vec<OddClass>, String> {
+/// Shards of a class that hold tensors: a model may have two
+/// (`docs/FORMAT.md`, "Checkpoint").
+pub(super) fn tensor_shards(
+    manifest: &CheckpointManifest,
+    class: StateClass,
+) -> impl Iterator<Item = &Shard> {
+    let classes = manifest.classes.iter().filter(move |captured| captured.class == class);
+    classes.flat_map(|captured| &captured.shards).filter(|shard| !shard.tensors.is_empty())
+}
+
+/// Tensors of a save that bfloat16 could hold, by class and in name order;
+/// classes that have none are left out. Errors in words.
+pub(super) fn bf16_only(evidence: &Evidence, save: &Save) -> Result<Vec<(StateClass, Vec<Odd>)>, String> {
+    let manifest = evidence.checkpoint_manifest(&save.path, save.manifest)?;
     let mut found = Vec::new();
-    for (class, name) in BINARY32 {
-        if !save.classes.iter().any(|of| of.class == class && of.digest.is_some()) {
-            continue;
+    for class in BINARY32 {
+        let mut odd = Vec::new();
+        for shard in tensor_shards(&manifest, class) {
+            let mut file = TensorFile::open(evidence, &format!("{}/{}", save.path, shard.path))?;
+            let tensors = odd_tensors(&mut file, &mut is_bf16_only)?;
+            odd.extend(tensors.into_iter().map(|tensor| Odd { file: shard.path.clone(), tensor }));
         }
-        let mut file = TensorFile::open(evidence, &format!("{}/{name}", save.path))?;
-        let odd = odd_tensors(&mut file, &mut is_bf16_only)?;
+        odd.sort_by(|a, b| a.tensor.info.name.cmp(&b.tensor.info.name));
         if !odd.is_empty() {
-            found.push((class, name, odd));
+            found.push((class, odd));
         }
     }
     Ok(found)
@@ -204,12 +217,12 @@ fn num_elements(shape: &[u64]) -> u64 {
     shape.iter().fold(1, |product, extent| product.saturating_mul(*extent))
 }
 
-fn of_tensors(class: StateClass, odd: &[Tensor]) -> Option<StateAnomaly> {
-    let first = odd.first()?;
+fn of_tensors<'a>(class: StateClass, odd: impl Iterator<Item = &'a Tensor> + Clone) -> Option<StateAnomaly> {
+    let first = odd.clone().next()?;
     Some(StateAnomaly {
         class,
-        num_elements: odd.iter().map(|tensor| num_elements(&tensor.info.shape)).sum(),
-        num_tensors: odd.len() as u64,
+        num_elements: odd.clone().map(|tensor| num_elements(&tensor.info.shape)).sum(),
+        num_tensors: odd.count() as u64,
         tensor: Some(first.info.name.clone()),
     })
 }
@@ -218,17 +231,16 @@ fn of_tensors(class: StateClass, odd: &[Tensor]) -> Option<StateAnomaly> {
 /// to say it.
 pub(super) fn shown(evidence: &Evidence, save: &Save) -> Result<Vec<(&'static str, StateAnomaly)>, String> {
     let mut shown = Vec::new();
-    for (class, _, odd) in bf16_only(evidence, save)? {
-        shown.extend(of_tensors(class, &odd).map(|state| (BF16_ONLY_MANTISSAS, state)));
+    for (class, odd) in bf16_only(evidence, save)? {
+        let tensors = odd.iter().map(|odd| &odd.tensor);
+        shown.extend(of_tensors(class, tensors).map(|state| (BF16_ONLY_MANTISSAS, state)));
     }
     let unchanged = save.unchanged();
     if !unchanged.is_empty() {
         let manifest = evidence.checkpoint_manifest(&save.path, save.manifest)?;
         for class in unchanged {
-            let name = if class == StateClass::Model { MODEL_FILE } else { OPTIMIZER_FILE };
-            let shapes: Vec<u64> = tensors::shard(&manifest, class, name)
-                .map(|shard| shard.tensors.iter().map(|tensor| num_elements(&tensor.shape)).collect())
-                .unwrap_or_default();
+            let tensors = tensor_shards(&manifest, class).flat_map(|shard| &shard.tensors);
+            let shapes: Vec<u64> = tensors.map(|tensor| num_elements(&tensor.shape)).collect();
             let state = StateAnomaly {
                 class,
                 num_elements: shapes.iter().sum(),
@@ -239,6 +251,6 @@ pub(super) fn shown(evidence: &Evidence, save: &Save) -> Result<Vec<(&'static st
         }
     }
     let (odd, _) = zero_moments(evidence, save)?;
-    shown.extend(of_tensors(StateClass::Optimizer, &odd).map(|state| (ZERO_MOMENTS, state)));
+    shown.extend(of_tensors(StateClass::Optimizer, odd.iter()).map(|state| (ZERO_MOMENTS, state)));
     Ok(shown)
 }
