@@ -19,6 +19,10 @@ const ENVIRONMENT: &str = "governed-ledger/python-server/bin";
 /// What the server says once it listens.
 const LISTENS: &str = "Running on http://";
 
+/// What a signed request has.
+const SIGNED: &str =
+    "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+
 /// Longest answer that is waited for.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -170,8 +174,9 @@ fn request(server: SocketAddr, method: &str, target: &str, body: &[u8]) -> Answe
     let mut stream = TcpStream::connect(server).expect("the server listens");
     stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout can be set");
     let num_bytes = body.len();
+    // The server looks whether a request is signed, and not by whom.
     let head = format!(
-        "{method} {target} HTTP/1.1\r\nHost: {server}\r\nContent-Length: {num_bytes}\r\nConnection: close\r\n\r\n"
+        "{method} {target} HTTP/1.1\r\nHost: {server}\r\nAuthorization: {SIGNED}\r\nContent-Length: {num_bytes}\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).expect("it takes a request");
     let mut answer = Vec::new();

@@ -56,19 +56,6 @@ impl Frozen {
     pub fn is_stored_by_url(&self) -> bool {
         self.contract.checkpoints.store.contains("://")
     }
-
-    /// Where to look for a file of a checkpoint that is not there, in words; for
-    /// the end of a message.
-    #[must_use]
-    pub fn where_to_fetch(&self) -> String {
-        if !self.is_stored_by_url() {
-            return String::new();
-        }
-        format!(
-            "; the contract's store is {}: `trainer checkpoint fetch --all` brings it here",
-            self.contract.checkpoints.store
-        )
-    }
 }
 
 /// An example table in memory: 48 bytes an example, random access.

@@ -125,6 +125,8 @@ fn a_store_that_cannot_be_asked_costs_no_checkpoint() {
     let _ = programs::finish(explain).expect_code(2);
     cloud.proxy.heal();
     cloud.train(&other).expect_code(0).expect_message(&["Fetched", "RESUMING", "s00000006-a1"]);
+    assert_eq!(of_kind(&other.entries(), "checkpoint.quarantined").len(), 0);
+    let _ = cloud.checkpoint(&other, &["fetch", "--all"]).expect_code(0);
     accepted(&other);
 }
 

@@ -125,7 +125,7 @@ fn an_audit_without_the_files_says_what_to_fetch() {
     accepted(&run);
     fs::remove_dir_all(run.path().join("checkpoints")).expect("a working folder");
     let report = run.report();
-    assert_ne!(report["verdict"], "accepted");
+    assert_eq!(report["verdict"], "not_evaluated", "{:#}", report["findings"]);
     let rules = report["rules"].as_array().expect("rules");
     let rule = rules.iter().find(|rule| rule["code"] == "GL110").expect("it is in the catalogue");
     assert_eq!(rule["status"], "not_evaluated", "{rule}");
@@ -133,9 +133,13 @@ fn an_audit_without_the_files_says_what_to_fetch() {
     assert!(reason.contains("trainer checkpoint fetch --all") && reason.contains(STORE), "{reason}");
     let _ = cloud.checkpoint(&run, &["fetch", "--all"]).expect_code(0);
     accepted(&run);
-    // One that is missing among others is missing.
+    // One that was not fetched is none that is gone, and a file that is gone is.
     fs::remove_dir_all(run.path().join("checkpoints/s00000002-a1")).expect("a checkpoint");
     let report = run.report();
-    assert_eq!(report["verdict"], "tampered");
-    assert!(report["findings"].to_string().contains("trainer checkpoint fetch"), "{:#}", report["findings"]);
+    assert_eq!(report["verdict"], "not_evaluated", "{:#}", report["findings"]);
+    assert!(report["rules"].to_string().contains("s00000002-a1: not in `checkpoints`"), "{report}");
+    let _ = cloud.checkpoint(&run, &["fetch", "s00000002-a1"]).expect_code(0);
+    accepted(&run);
+    fs::remove_file(run.path().join("checkpoints/s00000002-a1/model.safetensors")).expect("a file");
+    assert_eq!(run.report()["verdict"], "tampered");
 }

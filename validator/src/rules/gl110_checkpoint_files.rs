@@ -8,6 +8,7 @@ use schemas::entry::Entry;
 use schemas::report::Route;
 use schemas::state::{CheckpointManifest, Shard, StateClass};
 
+use super::elsewhere::Elsewhere;
 use super::gl108_data_files::measure;
 use super::updates::model_files;
 use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
@@ -108,15 +109,17 @@ impl Check for State<'_> {
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
         let store = self.frozen.checkpoint_folder();
-        if let Some(reason) = nothing_fetched(self.frozen, self.committed.len(), evidence) {
-            return Outcome::NotEvaluated(reason);
-        }
+        let mut elsewhere = Elsewhere::new(self.frozen);
         let mut num_files = 0;
         for committed in &self.committed {
-            num_files += self.check(committed, evidence, sink);
+            if self.withdrawn(committed) == Some(Withdrawn::Unusable)
+                || !elsewhere.has(committed.obs.checkpoint.as_str(), evidence)
+            {
+                num_files += self.check(committed, evidence, sink);
+            }
         }
         self.leftovers(store, evidence, sink);
-        Outcome::Checked(num_files)
+        elsewhere.outcome(num_files)
     }
 }
 
@@ -126,11 +129,17 @@ impl State<'_> {
         format!("{}/{}", self.frozen.checkpoint_folder(), committed.obs.checkpoint)
     }
 
+    /// Why its files may be gone or wrong; a final candidate that failed is read.
+    fn withdrawn(&self, committed: &Committed) -> Option<Withdrawn> {
+        let checkpoint = committed.obs.checkpoint.as_str();
+        let is_final = self.final_candidates.contains(checkpoint);
+        let withdrawn = self.status.get(checkpoint).copied();
+        withdrawn.filter(|withdrawn| !is_final || *withdrawn == Withdrawn::Retired)
+    }
+
     fn check(&self, committed: &Committed, evidence: &Evidence, sink: &mut Sink) -> u64 {
         let obs = &committed.obs;
-        let is_final = self.final_candidates.contains(obs.checkpoint.as_str());
-        let withdrawn = self.status.get(obs.checkpoint.as_str()).copied();
-        let withdrawn = withdrawn.filter(|withdrawn| !is_final || *withdrawn == Withdrawn::Retired);
+        let withdrawn = self.withdrawn(committed);
         let folder = self.folder(committed);
         if obs.path != folder {
             sink.rejected(
@@ -194,11 +203,7 @@ impl State<'_> {
             Ok(bytes) => bytes.len() as u64,
             Err(error) => {
                 let at = At::place(&path);
-                let message = format!(
-                    "the manifest of {} cannot be read{}",
-                    committed.obs.checkpoint,
-                    self.frozen.where_to_fetch()
-                );
+                let message = format!("the manifest of {} cannot be read", committed.obs.checkpoint);
                 sink.tampered(at, message, committed.obs.manifest, describe(&error));
                 return None;
             }
@@ -275,20 +280,6 @@ impl State<'_> {
             );
         }
     }
-}
-
-/// Why nothing can be said of files that are all elsewhere: under a store by URL
-/// a folder that is not there was not fetched, and lost nothing.
-pub(crate) fn nothing_fetched(frozen: &Frozen, num_committed: usize, evidence: &Evidence) -> Option<String> {
-    let is_elsewhere = num_committed > 0 && frozen.is_stored_by_url();
-    let is_missing = is_elsewhere && evidence.list(frozen.checkpoint_folder()).is_err();
-    is_missing.then(|| {
-        format!(
-            "no checkpoint is beside the ledger, in `{}`{}",
-            frozen.checkpoint_folder(),
-            frozen.where_to_fetch()
-        )
-    })
 }
 
 fn check_shard(committed: &Committed, folder: &str, shard: &Shard, evidence: &Evidence, sink: &mut Sink) {

@@ -10,6 +10,7 @@ mod authority;
 mod checkpoints;
 pub(crate) mod common;
 mod data;
+mod elsewhere;
 mod evaluation;
 #[cfg(test)]
 mod false_runs;

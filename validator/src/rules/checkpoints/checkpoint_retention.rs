@@ -13,7 +13,7 @@ use crate::evidence::{Evidence, describe};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::{Checkpoints, Committed, declare_rule};
-use crate::rules::gl110_checkpoint_files::nothing_fetched;
+use crate::rules::elsewhere::Elsewhere;
 use crate::rules::updates::tensors;
 
 declare_rule!(
@@ -123,12 +123,13 @@ impl Check for State<'_> {
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
         let committed = self.checkpoints.committed();
-        if let Some(reason) = nothing_fetched(self.frozen, committed.len(), evidence) {
-            return Outcome::NotEvaluated(reason);
-        }
+        let mut elsewhere = Elsewhere::new(self.frozen);
         for (id, _, committed) in &committed {
-            self.files(id, committed, evidence, sink);
+            let is_read = self.retention.get(id).is_some_and(|known| known.standing != Standing::Lost);
+            if !is_read || !elsewhere.has(id.as_str(), evidence) {
+                self.files(id, committed, evidence, sink);
+            }
         }
-        Outcome::Checked(committed.len() as u64)
+        elsewhere.outcome(committed.len() as u64)
     }
 }

@@ -12,6 +12,7 @@ use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::{Committed, declare_rule, or_null};
+use crate::rules::elsewhere::Elsewhere;
 use crate::rules::updates::{model_files, tensors};
 
 declare_rule!(
@@ -35,10 +36,11 @@ const CONFIG_FILE: &str = "config.json";
 
 struct Retained<'a> {
     candidates: Candidates<'a>,
+    frozen: &'a Frozen,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Retained { candidates: Candidates::new(&frozen.contract) })
+    Box::new(Retained { candidates: Candidates::new(&frozen.contract), frozen })
 }
 
 impl Retained<'_> {
@@ -132,6 +134,7 @@ impl Check for Retained<'_> {
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
         let is_over = self.candidates.last.is_over;
+        let mut elsewhere = Elsewhere::new(self.frozen);
         for (_, admitted) in self.candidates.family() {
             let Some(checkpoint) = self.candidates.checkpoints.all.get(&admitted.obs.checkpoint) else {
                 continue;
@@ -143,10 +146,12 @@ impl Check for Retained<'_> {
                     let at = At::entry(admitted.index, "/body/obs/checkpoint");
                     sink.rejected(at, message, "a checkpoint that may be used", &admitted.obs.checkpoint);
                 }
-            } else if let Some(committed) = &checkpoint.committed {
+            } else if let Some(committed) = &checkpoint.committed
+                && !elsewhere.has(admitted.obs.checkpoint.as_str(), evidence)
+            {
                 self.inspect(admitted, committed, evidence, sink);
             }
         }
-        Outcome::Checked(self.candidates.admitted.len() as u64)
+        elsewhere.outcome(self.candidates.admitted.len() as u64)
     }
 }
