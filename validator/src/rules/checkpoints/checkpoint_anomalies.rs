@@ -1,5 +1,8 @@
 //! Saved states that can hardly come from training.
 
+use std::collections::BTreeSet;
+
+use schemas::body::Body;
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -29,6 +32,16 @@ declare_rule!(
 #[derive(Default)]
 struct Anomalies {
     checkpoints: Checkpoints,
+    /// Steps that an overflow left out.
+    skipped: BTreeSet<u64>,
+}
+
+impl Anomalies {
+    /// Whether a step between two states was an update.
+    fn has_updates(&self, earlier: u64, later: u64) -> bool {
+        let num_skipped = self.skipped.range(earlier.saturating_add(1)..=later).count();
+        later.saturating_sub(earlier) > num_skipped as u64
+    }
 }
 
 fn open(_: &Frozen) -> Box<dyn Check + '_> {
@@ -55,6 +68,14 @@ fn is_all_zero(evidence: &Evidence, path: &str) -> Option<bool> {
 
 impl Check for Anomalies {
     fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+        if let (Body::Step(halves), Some(step)) = (&entry.body, entry.header.step) {
+            let is_skipped = halves.det.overflow.as_ref().is_some_and(|overflow| overflow.skipped);
+            if is_skipped {
+                self.skipped.insert(step)
+            } else {
+                self.skipped.remove(&step)
+            };
+        }
         self.checkpoints.entry(entry);
     }
 
@@ -65,7 +86,8 @@ impl Check for Anomalies {
             num_checked += 1;
             by_step.push((checkpoint.step, id, committed.model, committed.index));
             let path = format!("{}/{OPTIMIZER_FILE}", committed.path);
-            if checkpoint.step > 0 && !checkpoint.is_unusable && is_all_zero(evidence, &path) == Some(true) {
+            let has_updates = self.has_updates(0, checkpoint.step);
+            if has_updates && !checkpoint.is_unusable && is_all_zero(evidence, &path) == Some(true) {
                 let message = format!("every moment is zero after {} updates", checkpoint.step);
                 sink.warning(At::place(path), message, "moments of past gradients", "zeros");
             }
@@ -73,7 +95,7 @@ impl Check for Anomalies {
         by_step.sort();
         for pair in by_step.windows(2) {
             let ((earlier, _, before, _), (later, id, after, index)) = (&pair[0], &pair[1]);
-            if earlier < later && before == after {
+            if earlier < later && before == after && self.has_updates(*earlier, *later) {
                 let message = format!("{id} has the model of step {earlier}");
                 sink.warning(
                     At::entry(*index, "/body/det/model"),
