@@ -3,7 +3,10 @@
 //! What the trainer does and what the validator derives are written twice, and
 //! meet here.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use system_tests::programs::{self, TRAINER};
 use system_tests::run_folder::RunFolder;
 
 fn capture(contract: &mut Value, class: &str) {
@@ -82,5 +85,104 @@ fn a_state_class_that_such_a_component_holds_cannot_be_left_out() {
         });
         let refused = run.freeze().expect_code(1);
         assert!(refused.stderr.contains(&format!("{class}: the reason is not true")), "{refused}");
+    }
+}
+
+/// Binary16 whose first scales overflow, saved inside of accumulation windows.
+fn half(contract: &mut Value) {
+    stateful(contract);
+    let count = contract["batch"]["global_examples"].as_u64().expect("a count");
+    contract["batch"]["accumulation"] = json!(count);
+    contract["batch"]["microbatch_examples"] = json!(1);
+    contract["checkpoints"]["mid_accumulation"] = json!("save_gradients");
+    contract["checkpoints"]["after_microbatches"] = json!(count - 1);
+    contract["numerics"]["compute_dtype"] = json!("f16");
+    contract["numerics"]["loss_scaler"] =
+        json!({"backoff": 0.5, "growth": 2, "growth_interval": 2, "initial": 16_777_216});
+    capture(contract, "loss_scaler");
+    capture(contract, "accumulated_gradients");
+    contract["state_digest_every_steps"] = json!(2);
+}
+
+#[test]
+fn scales_skipped_steps_and_windows_are_derived_again_by_the_validator() {
+    let run = RunFolder::tiny();
+    run.edit_contract(half);
+    let _ = run.freeze().expect_code(0);
+    let _ = run.train().expect_code(0);
+    let report = run.report();
+    assert_eq!(report["verdict"], "accepted", "{report:#}");
+    let rules = report["rules"].as_array().expect("a list");
+    let codes =
+        ["GL205", "GL405", "GL601", "GL604", "GL605", "GL607", "GL608", "GL611", "GL630", "GL631", "GL632"];
+    for code in codes {
+        let rule = rules.iter().find(|rule| rule["code"] == code).expect("a rule");
+        assert_eq!(rule["status"], "passed", "{rule:#}");
+        assert!(rule["num_checked"].as_u64() > Some(0), "{rule:#}");
+    }
+    let entries = run.entries();
+    let steps = entries.iter().filter(|entry| entry["kind"] == "step");
+    let skipped: Vec<bool> =
+        steps.map(|entry| entry["body"]["det"]["overflow"]["skipped"] == json!(true)).collect();
+    assert!(skipped[0] && skipped.iter().any(|skipped| !skipped), "{skipped:?}");
+    let inside = run.path().join("checkpoints/s00000002-a1/accumulated_gradients.json");
+    let inside: Value = serde_json::from_slice(&std::fs::read(inside).expect("saved")).expect("JSON");
+    assert!(inside["microbatches"].as_u64() > Some(0), "{inside}");
+}
+
+/// Four microbatches an update; long enough to be met by a signal.
+fn interruptible() -> RunFolder {
+    let run = RunFolder::long(200);
+    run.edit_contract(|contract| {
+        let count = contract["batch"]["global_examples"].as_u64().expect("a count").max(4);
+        contract["batch"] = json!({
+            "accumulation": count, "data_parallel": 1, "global_examples": count, "microbatch_examples": 1
+        });
+        contract["checkpoints"]["mid_accumulation"] = json!("save_gradients");
+        capture(contract, "accumulated_gradients");
+        contract["budget"]["max_attempts"] = json!(20);
+    });
+    let _ = run.freeze().expect_code(0);
+    run
+}
+
+fn count(run: &RunFolder, kind: &str) -> usize {
+    run.entries().iter().filter(|entry| entry["kind"] == kind).count()
+}
+
+/// What a signal saves where the attempt stands is no part of the projection,
+/// and the audit accepts it.
+#[test]
+fn a_run_that_signals_ended_inside_of_windows_is_accepted() {
+    let whole = interruptible();
+    let _ = whole.train().expect_code(0);
+    let run = interruptible();
+    for _ in 0..3 {
+        let steps_before = count(&run, "step");
+        let mut child = programs::start(TRAINER, run.path(), &["run", "--ledger", "run.db"]);
+        while count(&run, "step") < steps_before + 7 {
+            assert!(child.try_wait().expect("the state of a child").is_none(), "it ended too early");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let kill =
+            std::process::Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status();
+        assert!(kill.expect("a shell").success());
+        let status = child.wait().expect("a child can be waited for");
+        assert_eq!(programs::exit_code(status), 143);
+    }
+    let is_off_schedule = |entry: &&Value| {
+        let step = entry["body"]["det"]["step"].as_u64().unwrap_or(0);
+        entry["kind"] == "checkpoint.validated" && step % 20 != 0
+    };
+    assert!(run.entries().iter().any(|entry| is_off_schedule(&entry)), "a signal saved where it came");
+    let _ = run.train().expect_code(0);
+    let (whole, report) = (whole.report(), run.report());
+    assert_eq!(report["verdict"], "accepted", "{report:#}");
+    assert_eq!(whole["verdict"], "accepted", "{whole:#}");
+    assert!(report["projection"].is_string() && report["projection"] == whole["projection"]);
+    for code in ["GL601", "GL504", "GL632"] {
+        let mut rules = report["rules"].as_array().expect("a list").iter();
+        let rule = rules.find(|rule| rule["code"] == code).expect("a rule");
+        assert_eq!(rule["status"], "passed", "{rule:#}");
     }
 }
