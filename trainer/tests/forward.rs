@@ -108,8 +108,10 @@ fn token_losses(shape: &LlamaDecoder, weights: &Weights, ids: &[usize], targets:
 
 fn check(shape: &LlamaDecoder) {
     let device = burn::tensor::Device::flex();
-    let manifest = manifest::parameters(&Architecture::LlamaDecoder(shape.clone()), &common::card())
-        .expect("the card covers the shape");
+    let manifest = manifest::stored(
+        &manifest::parameters(&Architecture::LlamaDecoder(shape.clone()), &common::card())
+            .expect("the card covers the shape"),
+    );
     let mut parameters = Parameters::new();
     let mut weights = Weights::new();
     for parameter in &manifest.parameters {

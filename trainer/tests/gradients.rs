@@ -27,8 +27,10 @@ impl Problem {
     fn new(shape: &LlamaDecoder) -> Self {
         assert!(trainer::device::open(Device::Cpu).is_ok());
         let device = burn::tensor::Device::flex();
-        let manifest = manifest::parameters(&Architecture::LlamaDecoder(shape.clone()), &common::card())
-            .expect("the card covers the shape");
+        let manifest = manifest::stored(
+            &manifest::parameters(&Architecture::LlamaDecoder(shape.clone()), &common::card())
+                .expect("the card covers the shape"),
+        );
         let values = manifest
             .parameters
             .iter()

@@ -36,8 +36,8 @@ impl AnomalyDet {
     }
 }
 
-/// What of a checkpoint is odd: the one that the header's attempt saved at the
-/// header's step. One entry for each name and class.
+/// What of a checkpoint is odd: the one within whose save the entry lies. One
+/// entry for each name and class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -1,13 +1,10 @@
 //! What is odd about saved state is on record, and nothing else is.
 
-use std::collections::BTreeMap;
-
 use schemas::body::{Body, StateAnomaly};
 use schemas::entry::Entry;
-use schemas::ids::AttemptId;
 use schemas::report::Route;
 
-use super::saves::{Saves, shown};
+use super::saves::{Save, Saves, shown};
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
@@ -40,7 +37,8 @@ struct Recorded {
 
 #[derive(Default)]
 struct Anomalies {
-    recorded: BTreeMap<(Option<AttemptId>, u64), Vec<Recorded>>,
+    /// By the place of the save that they are told within.
+    recorded: Vec<(usize, Recorded)>,
     saves: Saves,
 }
 
@@ -50,72 +48,62 @@ fn open(_: &Frozen) -> Box<dyn Check + '_> {
 
 fn text(name: &str, state: &StateAnomaly) -> String {
     let tensor = state.tensor.as_deref().unwrap_or("the class as a whole");
-    format!(
-        "{name} of {}: {} tensors, {} elements, {tensor}",
-        state.class, state.num_tensors, state.num_elements
-    )
+    let StateAnomaly { class, num_elements, num_tensors, .. } = state;
+    format!("{name} of {class}: {num_tensors} tensors, {num_elements} elements, {tensor}")
+}
+
+/// What a save shows against what was recorded within it.
+fn compare(save: &Save, shown: &[(&str, StateAnomaly)], recorded: &mut [&mut Recorded], sink: &mut Sink) {
+    for (name, state) in shown {
+        let is_it =
+            |recorded: &Recorded| !recorded.is_claimed && recorded.name == *name && recorded.state == *state;
+        if let Some(recorded) = recorded.iter_mut().find(|recorded| is_it(recorded)) {
+            recorded.is_claimed = true;
+        } else {
+            let message = format!("what is odd about {} is not on record", save.checkpoint);
+            sink.rejected(At::entry(save.index, ""), message, text(name, state), "no such entry");
+        }
+    }
+    for recorded in recorded.iter().filter(|recorded| !recorded.is_claimed) {
+        let message = format!("the bytes of {} do not show this anomaly", save.checkpoint);
+        let expected: Vec<String> = shown.iter().map(|(name, state)| text(name, state)).collect();
+        let expected = if expected.is_empty() { "none".to_owned() } else { expected.join("; ") };
+        let at = At::entry(recorded.index, "/body/det");
+        sink.rejected(at, message, expected, text(&recorded.name, &recorded.state));
+    }
 }
 
 impl Check for Anomalies {
-    fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         self.saves.entry(entry);
-        if let Body::Anomaly(halves) = &entry.body
-            && let Some(state) = &halves.det.state
-        {
-            let of = (entry.header.attempt, entry.header.step.unwrap_or(0));
-            let (name, state) = (halves.det.name.clone(), state.clone());
-            let recorded = Recorded { index: entry.index, is_claimed: false, name, state };
-            self.recorded.entry(of).or_default().push(recorded);
+        let Body::Anomaly(halves) = &entry.body else { return };
+        let Some(state) = halves.det.state.clone() else { return };
+        let header = (entry.header.attempt, entry.header.step);
+        let is_of = |save: &Save| header == (save.attempt, Some(save.step));
+        match self.saves.unfinished.filter(|place| self.saves.all.get(*place).is_some_and(is_of)) {
+            Some(place) => {
+                let name = halves.det.name.clone();
+                self.recorded.push((place, Recorded { index: entry.index, is_claimed: false, name, state }));
+            }
+            None => {
+                let message = format!("{} is told outside of the save that it is of", halves.det.name);
+                let expected = "between checkpoint.durably_committed and checkpoint.validated of its step";
+                sink.rejected(At::entry(entry.index, ""), message, expected, "elsewhere");
+            }
         }
     }
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
         let Self { recorded, saves } = self;
-        for (attempt, step) in recorded.keys() {
-            let is_of = |save: &&super::saves::Save| (save.attempt, save.step) == (*attempt, *step);
-            if saves.all.iter().find(is_of).is_none() {
-                let index = recorded[&(*attempt, *step)].first().map_or(0, |recorded| recorded.index);
-                let message =
-                    format!("an anomaly of saved state of step {step}, which its attempt did not save");
-                sink.rejected(At::entry(index, "/step"), message, "a committed checkpoint", "none");
-            }
-        }
         let mut num_checked = 0;
-        for save in saves.whole() {
+        for (place, save) in saves.all.iter().enumerate().filter(|(_, save)| saves.is_whole(save)) {
             let shown = match shown(evidence, save) {
                 Ok(shown) => shown,
                 Err(reason) => return Outcome::NotEvaluated(reason),
             };
             num_checked += 1;
-            let last = saves.validated(save).unwrap_or(u64::MAX);
-            let of_save = recorded.entry((save.attempt, save.step)).or_default();
-            for (name, state) in &shown {
-                let is_it = |recorded: &&mut Recorded| {
-                    !recorded.is_claimed && recorded.name == *name && recorded.state == *state
-                };
-                match of_save.iter_mut().find(is_it) {
-                    Some(recorded) => {
-                        recorded.is_claimed = true;
-                        if !(save.index..last).contains(&recorded.index) {
-                            let message = format!("an anomaly of {} is not within its save", save.checkpoint);
-                            let expected = format!("between entries {} and {last}", save.index);
-                            sink.rejected(At::entry(recorded.index, ""), message, expected, recorded.index);
-                        }
-                    }
-                    None => {
-                        let at = At::entry(save.index, "");
-                        let message = format!("what is odd about {} is not on record", save.checkpoint);
-                        sink.rejected(at, message, text(name, state), "no such entry");
-                    }
-                }
-            }
-            for recorded in of_save.iter().filter(|recorded| !recorded.is_claimed) {
-                let at = At::entry(recorded.index, "/body/det");
-                let message = format!("the bytes of {} do not show this anomaly", save.checkpoint);
-                let expected: Vec<String> = shown.iter().map(|(name, state)| text(name, state)).collect();
-                let expected = if expected.is_empty() { "none".to_owned() } else { expected.join("; ") };
-                sink.rejected(at, message, expected, text(&recorded.name, &recorded.state));
-            }
+            let within = recorded.iter_mut().filter(|(of, _)| *of == place).map(|(_, recorded)| recorded);
+            compare(save, &shown, &mut within.collect::<Vec<_>>(), sink);
         }
         if num_checked == 0 {
             return Outcome::NotEvaluated("no checkpoint was validated and is whole".to_owned());

@@ -16,7 +16,7 @@ use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
 use crate::derive::mantissas::{Mantissas, are_zeros};
 use crate::derive::safetensors::Tensor;
 use crate::evidence::Evidence;
-use crate::rules::common::{Checkpoint, Checkpoints};
+use crate::rules::common::Checkpoints;
 use crate::rules::updates::tensors::{OPTIMIZER_FILE, TensorFile};
 
 /// Classes whose tensors a run keeps in binary32.
@@ -86,6 +86,8 @@ pub(super) struct Saves {
     by_name: BTreeMap<CheckpointId, Vec<StateDigest>>,
     checkpoints: Checkpoints,
     pub(super) all: Vec<Save>,
+    /// Place of the save that is committed and not yet at its end.
+    pub(super) unfinished: Option<usize>,
 }
 
 impl Saves {
@@ -93,6 +95,7 @@ impl Saves {
         self.checkpoints.entry(entry);
         match &entry.body {
             Body::AttemptStart(halves) => {
+                self.unfinished = None;
                 let from = halves.det.resumed_from.as_ref();
                 let predecessor = from.and_then(|from| self.by_name.get(&from.checkpoint)).cloned();
                 self.between = Between { predecessor, ..Between::default() };
@@ -100,6 +103,7 @@ impl Saves {
             Body::Step(halves) => self.between.update(&halves.det),
             Body::CheckpointDurablyCommitted(halves) => {
                 let classes = halves.det.classes.clone();
+                self.unfinished = Some(self.all.len());
                 self.by_name.insert(halves.obs.checkpoint.clone(), classes.clone());
                 let behind = Between { predecessor: Some(classes.clone()), ..Between::default() };
                 self.all.push(Save {
@@ -113,24 +117,20 @@ impl Saves {
                     step: halves.det.step,
                 });
             }
+            Body::CheckpointValidated(_) | Body::CheckpointFailed(_) => self.unfinished = None,
             _ => {}
         }
     }
 
-    fn fact(&self, save: &Save) -> Option<&Checkpoint> {
-        self.checkpoints.all.get(&save.checkpoint)
-    }
-
     /// Saves that were read back by the run and whose bytes have to be there.
     pub(super) fn whole(&self) -> impl Iterator<Item = &Save> {
-        self.all
-            .iter()
-            .filter(|save| self.fact(save).is_some_and(|fact| fact.validated.is_some() && !fact.is_unusable))
+        self.all.iter().filter(|save| self.is_whole(save))
     }
 
-    /// Entry that said that a save was read back.
-    pub(super) fn validated(&self, save: &Save) -> Option<u64> {
-        self.fact(save)?.validated
+    /// Whether a save was read back, and its bytes have to be there.
+    pub(super) fn is_whole(&self, save: &Save) -> bool {
+        let fact = self.checkpoints.all.get(&save.checkpoint);
+        fact.is_some_and(|fact| fact.validated.is_some() && !fact.is_unusable)
     }
 }
 
