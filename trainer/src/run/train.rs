@@ -308,6 +308,7 @@ impl<'a> Training<'a> {
         self.settle(attempt)?;
         if floors::check(&contract.floors, &self.store, self.checkpoint_bytes)?.is_none() {
             let state = self.capture(engine)?;
+            self.saved_step = Some(self.step);
             save::save(attempt, &Snapshot { frozen, since: self.since, state: &state }, ledger_folder)?;
         }
         ending
