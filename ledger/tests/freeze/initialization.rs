@@ -106,7 +106,7 @@ fn a_lineage_that_does_not_fit() {
     check("lineage/checkpoint", json!(" "), &["lineage/checkpoint: is empty"]);
     check("weights/path", json!("missing.safetensors"), &["weights/path: "]);
     check("weights/digest", json!(other), &["weights/digest: initial.safetensors has digest"]);
-    check("lineage/also", json!(1), &["lineage/also: unknown member"]);
+    check("lineage/also", json!(1), &["lineage: unknown field `also`"]);
     check("kind", json!("resume"), &["kind: "]);
 }
 
