@@ -11,5 +11,6 @@ mod probes;
 mod retention;
 mod sources;
 mod stateful;
+mod statistical;
 mod web;
 mod workspace;
