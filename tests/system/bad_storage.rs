@@ -104,6 +104,22 @@ fn read_only_media_can_be_audited_but_not_trained_on() {
     train(folder.path()).expect_complaint(COULD_NOT_RUN, "run.db", &["read-only"]);
 }
 
+/// What a probe would need is known before anything runs.
+#[test]
+fn a_probe_that_would_not_fit_is_refused_before_it_begins() {
+    let run = RunFolder::trained();
+    let folder = mount_point();
+    let _mount = Mount::over(folder.path(), 64 * PAGE_BYTES);
+    let entries = run.entries();
+    let scratch = folder.path().to_string_lossy().into_owned();
+    let arguments = ["probe", "--ledger", "run.db", "--checkpoint", "s00000000-a1", "--scratch", &scratch];
+    let arguments = [&arguments[..], &["--steps", "1000"]].concat();
+    let finished = programs::run(TRAINER, run.path(), &arguments);
+    finished.expect_complaint(COULD_NOT_RUN, &scratch, &["bytes for states", "are free", "--scratch DIR"]);
+    assert_eq!(run.entries(), entries);
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the mount").count(), 0, "the scratch folder is gone");
+}
+
 /// A frozen run, and the same one trained to its end. Without the floor, which
 /// would stop before the disk is full.
 fn frozen_and_uninterrupted() -> (RunFolder, RunFolder) {

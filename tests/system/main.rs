@@ -15,5 +15,6 @@ mod sources;
 mod stateful;
 mod store_s3;
 mod warm_start;
+mod statistical;
 mod web;
 mod workspace;

@@ -3,7 +3,7 @@
 use schemas::body::{
     AttemptReason, Body, CheckpointDet, CheckpointFailedObs, CostTotals, Halves, Kind, Outcome, RunEndObs,
 };
-use schemas::contract::{EquivalenceClass, StoppingRule};
+use schemas::contract::{Contract, EquivalenceClass, Recovery, StoppingRule};
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, LearnerId, SegmentId};
 use schemas::number::Float;
@@ -118,6 +118,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 h.det.resumed_from.as_mut().expect("it resumes").manifest = Digest::blake3([3; 32]);
             });
         })
+    }),
+    error("GL203", "a resume from a checkpoint that the policy would have qualified first", || {
+        let by_qualification =
+            |contract: &mut Contract| contract.faults.recovery = Recovery::RestartFromLastQualified;
+        RunBuilder::new().contract(by_qualification).crash_after_step(6).build()
     }),
     error("GL203", "a restart although there is a checkpoint", || {
         crashed(|f| body!(f, AttemptStart, 1, |h| h.det.reason = AttemptReason::Restart))
