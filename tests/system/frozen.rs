@@ -140,8 +140,12 @@ fn what_cannot_be_frozen_is_refused_with_what_there_is() {
         let arguments = [&arguments[..], &[card, "--freeze", pattern]].concat();
         programs::run(programs::TRAINER, run.path(), &arguments)
     };
-    freeze("model.embed.weight").expect_complaint(2, "model.embed.weight", &["model.embed_tokens.weight"]);
-    freeze("*").expect_complaint(2, "every parameter", &["freeze fewer"]);
+    freeze("model.embed.weight").expect_complaint(
+        2,
+        "--freeze",
+        &["model.embed.weight", "model.embed_tokens.weight"],
+    );
+    freeze("*").expect_complaint(2, "--freeze", &["every parameter", "freeze fewer"]);
     let frozen = freeze("*.mlp.*").expect_code(0).json();
     let statuses: Vec<&Value> = frozen["parameters"]
         .as_array()

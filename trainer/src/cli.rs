@@ -277,7 +277,10 @@ fn parameters_command(arguments: &ParametersArguments) -> Result<u8, Failure> {
     let architecture: Architecture = read_document(&arguments.architecture)?;
     let card: PolicyCard = read_document(&arguments.card)?;
     let mut manifest = manifest::parameters(&architecture, &card).map_err(|error| Failure::new(&error))?;
-    freeze::freeze(&mut manifest, &arguments.freeze).map_err(|error| Failure::new(&error))?;
+    freeze::freeze(&mut manifest, &arguments.freeze).map_err(|error| Failure {
+        message: format!("--freeze: {error}"),
+        hint: Some("without --freeze the manifest lists the name of every parameter"),
+    })?;
     let bytes = ledger::canonical::entry_json(&manifest).map_err(|error| Failure::new(&error))?;
     print(&bytes)?;
     Ok(0)
