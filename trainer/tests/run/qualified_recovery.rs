@@ -49,7 +49,8 @@ fn a_killed_run_goes_on_from_the_qualified_checkpoint_and_records_what_it_lost()
     assert_eq!(attempts[1]["det"]["resumed_from"]["checkpoint"], "s00000010-a1");
     let recovered = &folder.bodies("fault.recovered")?[0];
     let lost = recovered["det"]["num_steps_lost"].as_u64().context("a count")?;
-    assert!(lost >= 25, "{recovered}");
+    // Of the steps behind the checkpoint, those that were durable.
+    assert!((20..=25).contains(&lost), "{recovered}");
     assert_eq!(recovered["obs"]["fallback"], "s00000030-a1: it is validated, and not resume-qualified");
     assert_eq!(folder.model(LONG)?, uninterrupted.model(LONG)?);
     Ok(())
