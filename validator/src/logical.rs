@@ -42,7 +42,7 @@ impl Logical {
 
     /// Takes the next recorded entry, and gives those whose place is known.
     pub(crate) fn take(&mut self, entry: &Entry, give: &mut dyn FnMut(&Entry)) {
-        if !self.is_asynchronous || self.is_of_save(&entry.body) {
+        if !self.is_asynchronous || self.is_of_save(entry) {
             give(entry);
             return;
         }
@@ -71,9 +71,9 @@ impl Logical {
     }
 
     /// Whether an entry belongs to the save.
-    fn is_of_save(&self, body: &Body) -> bool {
+    fn is_of_save(&self, entry: &Entry) -> bool {
         let Some(saving) = &self.saving else { return false };
-        match body {
+        match &entry.body {
             Body::CheckpointStaged(halves) | Body::CheckpointValidated(halves) => {
                 halves.obs.checkpoint == *saving
             }
@@ -82,8 +82,9 @@ impl Logical {
             Body::CandidateAdmitted(halves) => halves.obs.checkpoint == *saving,
             // One save is in flight at a time, and what is odd is said within it.
             Body::Anomaly(halves) => halves.det.state.is_some(),
-            // Decided when the save is kept, before the next is requested.
-            Body::CheckpointRetired(_) => true,
+            // Decided when the save is kept, before the next is requested; pruning
+            // is of no attempt.
+            Body::CheckpointRetired(_) => entry.header.attempt.is_some(),
             _ => false,
         }
     }
@@ -98,6 +99,7 @@ const fn ends_time(body: &Body) -> bool {
             | Body::CandidateSelected(_)
             | Body::CheckpointRequested(_)
             | Body::FaultObserved(_)
+            | Body::ProbeStart(_)
             | Body::RunEnd(_)
     )
 }

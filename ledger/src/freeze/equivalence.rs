@@ -6,7 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use schemas::contract::{Architecture, Contract, EquivalenceClass, EquivalenceTest, VariedDraws};
+use schemas::contract::{
+    Architecture, Contract, EquivalenceClass, EquivalenceTest, MidAccumulation, VariedDraws,
+};
 
 use super::problem::Problems;
 
@@ -48,6 +50,14 @@ pub(super) fn check(contract: &Contract, problems: &mut Problems) {
 }
 
 fn check_test(contract: &Contract, test: &EquivalenceTest, problems: &mut Problems) {
+    // A continuation draws whole updates by its seed; a part of one that was
+    // drawn by the contract's would be neither.
+    problems.require(
+        contract.checkpoints.mid_accumulation == MidAccumulation::RoundToBoundary,
+        "/checkpoints/mid_accumulation",
+        "is \"save_gradients\", and /resume/class is \"statistical\"",
+        "say \"round_to_boundary\": continuations by other seeds start at an update's boundary",
+    );
     problems.require(
         (MIN_ALPHA..=MAX_ALPHA).contains(&test.alpha),
         "/resume/test/alpha",

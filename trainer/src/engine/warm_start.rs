@@ -1,7 +1,7 @@
 //! Begins at parameters that another run made; see `docs/FORMAT.md` ("Warm
 //! start"). Nothing else of that run is taken over.
 
-use super::{Engine, EngineError, state};
+use super::{Engine, EngineError};
 use crate::export::NamedTensor;
 
 impl Engine {
@@ -15,10 +15,6 @@ impl Engine {
         self.restore_model(weights)?;
         if self.averages.is_some() {
             self.restore_averages(weights)?;
-        }
-        if let Some(initial) = &self.frozen {
-            let frozen = weights.iter().filter(|tensor| initial.contains(&tensor.name));
-            self.frozen = state::frozen_initial(frozen.cloned().collect())?;
         }
         Ok(())
     }

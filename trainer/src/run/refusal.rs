@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use schemas::contract::{Contract, CreditRule, Device, MidAccumulation, StoppingRule};
+use schemas::contract::{Contract, CreditRule, Device, EquivalenceClass, MidAccumulation, StoppingRule};
 use schemas::data::Split;
 use schemas::digest::Digest;
 use serde::Serialize;
@@ -215,6 +215,11 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
             && (1..contract.batch.accumulation).contains(&count))
     {
         return unsupported("/checkpoints/after_microbatches", &count);
+    }
+    if contract.resume.class == EquivalenceClass::Statistical
+        && contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients
+    {
+        return unsupported("/checkpoints/mid_accumulation", &contract.checkpoints.mid_accumulation);
     }
     if store::is_url(&contract.checkpoints.store) {
         store::Location::parse(&contract.checkpoints.store)?;

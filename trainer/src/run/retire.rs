@@ -16,7 +16,8 @@ use schemas::state::StateClass;
 use crate::checkpoint::retention::{Fact, Retirement, Stage};
 use crate::checkpoint::retire::{self, Removed};
 use crate::checkpoint::validate::Expected;
-use crate::checkpoint::{CONFIG_NAME, CheckpointError, MANIFEST_NAME, MODEL_NAME};
+use crate::checkpoint::{CheckpointError, MANIFEST_NAME, MODEL_NAME};
+use crate::state::split::SPLIT_NAMES;
 use crate::store::retire::Files;
 use crate::store::{self, WRITER_NAME, working_folder};
 
@@ -157,7 +158,8 @@ fn is_stored(files: &Files, fact: &Fact) -> bool {
     let found = files.get(fact.checkpoint.as_str());
     let mut kept = vec![MANIFEST_NAME, WRITER_NAME];
     if fact.kept.contains(&StateClass::Model) {
-        kept.extend([MODEL_NAME, CONFIG_NAME]);
+        kept.push(MODEL_NAME);
+        kept.extend(SPLIT_NAMES);
     }
     found.is_some_and(|found| found.iter().any(|name| !kept.contains(&name.as_str())))
 }

@@ -19,6 +19,7 @@ use super::attempt::Attempt;
 use super::error::RunError;
 use super::history::History;
 use super::refusal::Refusal;
+use super::resume;
 
 /// Longest time that an attempt spends on what others left; the next one can
 /// go on with it.
@@ -37,7 +38,12 @@ pub(crate) fn make_available(
     ledger_folder: &Path,
 ) -> Result<(), RunError> {
     store::remote(&frozen.contract.checkpoints.store).map_err(Refusal::from)?;
-    fetch::newest(console, frozen, ledger_folder, history.usable_checkpoints()).map_err(|error| match error {
+    // Those that the attempt may go on from: of others nothing is decided.
+    let usable = match resume::is_by_qualification(&frozen.contract) {
+        true => history.qualified_checkpoints(),
+        false => history.usable_checkpoints(),
+    };
+    fetch::newest(console, frozen, ledger_folder, usable).map_err(|error| match error {
         CheckpointError::Store(error) => Refusal::from(*error).into(),
         other => RunError::from(other),
     })

@@ -249,7 +249,6 @@ impl<'a> Training<'a> {
             attempt.console.say(&format!("warning: {} is odd: {anomaly}", saved.checkpoint));
         }
         self.since.saved(saved.updated());
-        self.checkpoint_bytes = saved.num_bytes;
         self.checkpoint_bytes = saved.num_new_bytes();
         if let Some(reason) = &saved.not_shared {
             let checkpoint = &saved.checkpoint;
@@ -359,7 +358,9 @@ impl<'a> Training<'a> {
         // Not the totals: they read /proc, which costs more than the record of a step.
         let wall_us = history.cost().wall_us + micros(attempt.costs.wall());
         let stop = calendar::stop(contract, step, engine.counters(), &self.selection, wall_us);
-        if stop.is_some() && !streams.iter().all(is_known) {
+        // A signal saved a step that was not due: its evaluations name no model.
+        let is_unnamed = is_resumed && !step.is_multiple_of(contract.checkpoints.every_steps);
+        if stop.is_some() && (is_unnamed || !streams.iter().all(is_known)) {
             // Where the clock makes a resume point the last step, its state
             // gains evaluations and is saved again.
             self.resumed = None;
@@ -377,7 +378,10 @@ impl<'a> Training<'a> {
             if is_interrupted {
                 return Ok(Some(Ending::Interrupted(interrupt.received())));
             }
-            observe(&mut self.selection, engine, step, &evaluated[first_missing..]);
+            // What was known when the state was saved, the state has seen.
+            for evaluation in evaluated[first_missing..].iter().filter(|of| !is_known(of.stream)) {
+                observe(&mut self.selection, engine, step, std::slice::from_ref(evaluation));
+            }
         }
         for evaluation in &evaluated {
             let of_stream = self.values.entry(evaluation.stream.name.clone()).or_default();

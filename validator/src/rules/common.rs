@@ -269,12 +269,13 @@ impl Checkpoints {
     }
 }
 
-/// Something that an attempt which resumes takes back to a saved step.
+/// Something that an attempt which resumes takes back to the checkpoint that it
+/// resumed from.
 #[derive(Debug, Clone)]
 pub(crate) struct Rewindable<T> {
     pub(crate) now: T,
     initial: T,
-    saved: BTreeMap<u64, T>,
+    saved: BTreeMap<CheckpointId, T>,
     step: u64,
 }
 
@@ -289,13 +290,14 @@ impl<T: Clone> Rewindable<T> {
         match &entry.body {
             Body::AttemptStart(halves) => {
                 self.step = halves.det.from_step;
-                let saved = halves.det.resumed_from.as_ref().and_then(|_| self.saved.get(&self.step));
+                let point = halves.det.resumed_from.as_ref();
+                let saved = point.and_then(|point| self.saved.get(&point.checkpoint));
                 self.now = saved.unwrap_or(&self.initial).clone();
             }
             Body::Step(_) => self.step = entry.header.step.unwrap_or(self.step),
             // A state is saved when its bytes are; it may be used from `validated` on.
             Body::CheckpointDurablyCommitted(halves) if halves.det.step == self.step => {
-                self.saved.insert(self.step, self.now.clone());
+                self.saved.insert(halves.obs.checkpoint.clone(), self.now.clone());
             }
             _ => {}
         }

@@ -5,7 +5,7 @@
 //! same as that they are right. A folder that is there is judged like any other,
 //! so one file that is gone from it is gone.
 
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, FileError};
 use crate::frozen::Frozen;
 use crate::rule::Outcome;
 
@@ -30,7 +30,7 @@ impl<'a> Elsewhere<'a> {
             return false;
         }
         let folder = format!("{}/{checkpoint}", self.frozen.checkpoint_folder());
-        let is_elsewhere = evidence.list(&folder).is_err();
+        let is_elsewhere = matches!(evidence.list(&folder), Err(FileError::Missing { .. }));
         if is_elsewhere && !self.names.iter().any(|name| name == checkpoint) {
             self.names.push(checkpoint.to_owned());
         }

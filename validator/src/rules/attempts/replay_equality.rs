@@ -105,6 +105,10 @@ impl Replay {
 
     /// Closes the span that a validated checkpoint ends.
     fn close(&mut self, entry: &Entry, step: u64, sink: &mut Sink) {
+        if step == self.first_step && self.open.is_empty() {
+            // A second checkpoint of the step that was resumed at.
+            return;
+        }
         let mut pieces = Pieces::default();
         for (key, digest) in
             self.open.iter().filter(|(key, _)| key.0 > self.first_step || self.first_step == 0)

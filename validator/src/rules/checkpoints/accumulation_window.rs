@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::derive::examples::{self, Pieces};
 use crate::derive::order::Order;
-use crate::derive::{state_json, steps};
+use crate::derive::{batch, state_json, steps};
 use crate::evidence::Evidence;
 use crate::frozen::{ExampleTable, Frozen};
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
-use crate::rules::common::{Checkpoints, LastStep, Rewindable, declare_rule, or_null};
+use crate::rules::common::{Checkpoints, Rewindable, declare_rule, or_null};
 use crate::rules::updates::tensors::{self, TensorFile};
 
 declare_rule!(
@@ -30,7 +30,7 @@ declare_rule!(
         code: "GL632",
         name: "accumulation-window",
         what: "Where the contract saves inside of accumulation windows, every checkpoint holds the sums of as many microbatches as the \
-               contract says, unless a signal ended the attempt with it: one sum for each complete subtree and trainable parameter, \
+               contract says, unless the attempt ended with it: one sum for each complete subtree and trainable parameter, \
                of the examples that come next, with the data cursor and the stream of masks behind exactly those.",
         why: "Gradients that were lost or of other examples leave an update that looks like any other and is not the run's.",
         remedy: "None for a finished run. Save sums, cursor and streams of one microbatch.",
@@ -60,6 +60,9 @@ struct Saved {
     checkpoint: CheckpointId,
     /// Nothing of its attempt followed it.
     is_end: bool,
+    /// Nothing of its attempt followed it, and the attempt took its step for the
+    /// last.
+    is_final: bool,
     /// Where its attempt resumed at the same step.
     resumed: Option<CheckpointId>,
     step: u64,
@@ -70,7 +73,6 @@ struct Saved {
 struct Windows<'a> {
     checkpoints: Checkpoints,
     contract: &'a Contract,
-    last: LastStep,
     manifest: &'a ParameterManifest,
     /// Whether nothing of the attempt followed the newest of `saved` yet.
     is_open: bool,
@@ -98,7 +100,6 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         (Ok(manifest), Ok(table)) => Box::new(Windows {
             checkpoints: Checkpoints::default(),
             contract: &frozen.contract,
-            last: LastStep::default(),
             manifest,
             is_open: false,
             resumed: None,
@@ -133,12 +134,12 @@ fn sums(manifest: &ParameterManifest, microbatches: u32) -> Vec<TensorInfo> {
 }
 
 impl Windows<'_> {
-    /// Microbatches that the contract saves behind.
-    fn scheduled(&self, step: u64) -> u32 {
-        let is_last = self.last.is_over && step == self.last.step();
-        let is_due = steps::is_due(step, self.contract.checkpoints.every_steps, u64::MAX);
+    /// Microbatches that the contract saves behind. Which step is the last is what
+    /// the attempt knew that saved it: a later one may find the time used up.
+    fn scheduled(&self, saved: &Saved) -> u32 {
+        let is_due = steps::is_due(saved.step, self.contract.checkpoints.every_steps, u64::MAX);
         let inside = self.contract.checkpoints.after_microbatches;
-        inside.filter(|_| step > 0 && is_due && !is_last).unwrap_or(0)
+        inside.filter(|_| saved.step > 0 && is_due && !saved.is_final).unwrap_or(0)
     }
 
     fn state(&self, evidence: &Evidence, folder: &str, sink: &mut Sink) -> Option<WindowState> {
@@ -162,15 +163,25 @@ impl Windows<'_> {
     /// Ids and target tokens of the examples that the microbatches consumed.
     fn consumed(&self, step: u64, microbatches: u32) -> Option<(Digest, u64)> {
         let batch = &self.contract.batch;
+        if !batch::reconciles(batch) || u64::from(microbatches) >= u64::from(batch.accumulation) {
+            return None;
+        }
         let first = step.checked_mul(u64::from(batch.global_examples))?;
         let count = u64::from(microbatches).checked_mul(u64::from(batch.microbatch_examples))?;
-        let mut order = Order::of(self.contract, self.table.num_examples());
-        let mut drawn = Vec::new();
-        order.for_each(first..first.checked_add(count)?, |example| drawn.push(example))?;
-        let visit = |visit: &mut dyn FnMut(u64)| drawn.iter().copied().for_each(visit);
+        let end = first.checked_add(count)?;
+        let num_examples = self.table.num_examples();
+        let (mut tokens, mut is_known) = (0u64, true);
+        let visit = |take: &mut dyn FnMut(u64)| {
+            let mut order = Order::of(self.contract, num_examples);
+            let drawn = order.for_each(first..end, |example| {
+                let targets = self.table.get(example).map(|record| u64::from(record.num_targets));
+                tokens = tokens.saturating_add(targets.unwrap_or(0));
+                take(example);
+            });
+            is_known = drawn.is_some();
+        };
         let ids = examples::ids_digest(self.table, visit, &mut Pieces::default())?;
-        let targets = drawn.iter().filter_map(|example| self.table.get(*example));
-        Some((Digest::blake3(ids), targets.map(|record| u64::from(record.num_targets)).sum()))
+        is_known.then_some((Digest::blake3(ids), tokens))
     }
 
     fn compare(
@@ -248,9 +259,10 @@ impl Check for Windows<'_> {
                 self.resumed = point.map(|point| (point.step, point.checkpoint.clone()));
             }
             Body::AttemptEnd(halves) => {
-                let is_end = matches!(halves.det.outcome, Ended::Interrupted | Ended::Failed);
+                let outcome = halves.det.outcome;
                 if let Some(saved) = self.saved.last_mut().filter(|_| self.is_open) {
-                    saved.is_end &= is_end;
+                    saved.is_end &= matches!(outcome, Ended::Interrupted | Ended::Failed);
+                    saved.is_final = matches!(outcome, Ended::Completed | Ended::BudgetExhausted);
                 }
                 self.is_open = false;
             }
@@ -266,6 +278,7 @@ impl Check for Windows<'_> {
                 self.saved.push(Saved {
                     checkpoint: halves.obs.checkpoint.clone(),
                     is_end: true,
+                    is_final: false,
                     resumed: resumed.map(|(_, checkpoint)| checkpoint.clone()),
                     step,
                     tokens: self.tokens.now,
@@ -279,7 +292,6 @@ impl Check for Windows<'_> {
         }
         self.tokens.entry(entry);
         self.checkpoints.entry(entry);
-        self.last.entry(entry);
     }
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
@@ -297,7 +309,7 @@ impl Check for Windows<'_> {
             let Some(state) = self.state(evidence, &committed.path, sink) else { continue };
             counts.insert(&saved.checkpoint, state.microbatches);
             let resumed = saved.resumed.as_ref().and_then(|resumed| counts.get(resumed).copied());
-            let (scheduled, accumulation) = (self.scheduled(saved.step), self.contract.batch.accumulation);
+            let (scheduled, accumulation) = (self.scheduled(saved), self.contract.batch.accumulation);
             let is_allowed = saved.is_end
                 || state.microbatches == scheduled
                 || saved.resumed.is_some() && (resumed.is_none() || resumed == Some(state.microbatches));

@@ -1,7 +1,7 @@
 //! The loss scale of every step, recomputed from the overflows.
 
 use schemas::body::{Body, Credit};
-use schemas::contract::LossScaler;
+use schemas::contract::{Dtype, LossScaler};
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -19,7 +19,8 @@ declare_rule!(
         name: "loss-scale-trace",
         what: "The scale of every step is what the contract's scaler makes of the overflows before it: its first scale, lower after \
                each overflow, higher after so many steps without one. An overflow is found exactly where the recorded gradient norm is \
-               not finite.",
+               not finite. The scaler is there for f16 and for nothing else, its factors are powers of two that lower and raise the scale, \
+               and its interval is a step at least.",
         why: "A scale that was restored wrongly overflows or underflows in silence, and the run that goes on with it is another run.",
         remedy: "None for a finished run. Save and restore the scaler with everything else.",
         reference: "docs/FORMAT.md, \"Loss scaling\"; schemas::contract::LossScaler",
@@ -28,6 +29,7 @@ declare_rule!(
 );
 
 struct Trace<'a> {
+    compute: Dtype,
     num_steps: u64,
     scaler: &'a LossScaler,
     state: Rewindable<ScaleState>,
@@ -45,8 +47,48 @@ impl Check for NotScaled {
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
-    let Some(scaler) = &frozen.contract.numerics.loss_scaler else { return Box::new(NotScaled) };
-    Box::new(Trace { num_steps: 0, scaler, state: Rewindable::new(ScaleState::new(scaler)) })
+    let numerics = &frozen.contract.numerics;
+    match &numerics.loss_scaler {
+        Some(scaler) => Box::new(Trace {
+            compute: numerics.compute_dtype,
+            num_steps: 0,
+            scaler,
+            state: Rewindable::new(ScaleState::new(scaler)),
+        }),
+        None if numerics.compute_dtype == Dtype::F16 => crate::rules::common::at_end(|_, sink| {
+            let at = At::place("contract /numerics/loss_scaler");
+            sink.rejected(at, "gradients are computed in f16 without a scale", "a scaler", "null");
+            Outcome::Checked(1)
+        }),
+        None => Box::new(NotScaled),
+    }
+}
+
+/// Whether a number is a power of two that a normal binary32 holds.
+fn is_power_of_two(value: f64) -> bool {
+    let is_normal = (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&value);
+    is_normal && value.to_bits().trailing_zeros() >= 52
+}
+
+impl Trace<'_> {
+    /// What of the scaler lets it do anything, so that its trace shows nothing.
+    fn check_scaler(&self, sink: &mut Sink) {
+        let LossScaler { backoff, growth, growth_interval, initial } = *self.scaler;
+        let mut require = |is_met: bool, field: &str, expected: &str, actual: String| {
+            if !is_met {
+                let at = At::place(format!("contract /numerics/loss_scaler{field}"));
+                sink.rejected(at, "the loss scaler cannot be judged", expected, actual);
+            }
+        };
+        let compute = self.compute;
+        require(compute == Dtype::F16, "", "null, as nothing is computed in f16", format!("{compute:?}"));
+        let is_lower = is_power_of_two(backoff) && backoff < 1.0;
+        require(is_lower, "/backoff", "a power of two below 1", format!("{backoff:?}"));
+        let is_higher = is_power_of_two(growth) && growth > 1.0;
+        require(is_higher, "/growth", "a power of two above 1", format!("{growth:?}"));
+        require(is_power_of_two(initial), "/initial", "a power of two", format!("{initial:?}"));
+        require(growth_interval > 0, "/growth_interval", "at least 1", growth_interval.to_string());
+    }
 }
 
 impl Check for Trace<'_> {
@@ -76,7 +118,8 @@ impl Check for Trace<'_> {
         self.state.entry(entry);
     }
 
-    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+    fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
+        self.check_scaler(sink);
         Outcome::Checked(self.num_steps)
     }
 }

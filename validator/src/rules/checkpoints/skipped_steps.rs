@@ -18,7 +18,7 @@ declare_rule!(
     {
         code: "GL631",
         name: "skipped-steps",
-        what: "A step that was skipped for an overflow has a finite loss, changed no parameter (the norm of every group is that of the \
+        what: "Where the contract scales losses every step records its norms; a step that was skipped for an overflow has a finite loss, changed no parameter (the norm of every group is that of the \
                step before, the norm of the change 0), and where everything between two checkpoints was skipped they have the same \
                model, moments and averages.",
         why: "What a skipped step may move is its number, its rate and the data; one that updated after all put a gradient that is not \
@@ -44,6 +44,7 @@ struct Standing {
 }
 
 struct Skipped {
+    num_skipped: u64,
     num_steps: u64,
     standing: Rewindable<Standing>,
 }
@@ -52,7 +53,21 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     if frozen.contract.numerics.loss_scaler.is_none() {
         return Box::new(NotScaled);
     }
-    Box::new(Skipped { num_steps: 0, standing: Rewindable::new(Standing::default()) })
+    Box::new(Skipped { num_skipped: 0, num_steps: 0, standing: Rewindable::new(Standing::default()) })
+}
+
+/// Without norms a change that a skipped step made could not be seen.
+fn require_norms(entry: &Entry, det: &StepDet, sink: &mut Sink) {
+    for (index, update) in det.updates.iter().enumerate() {
+        for (field, norm) in [("parameter_norm", update.parameter_norm), ("update_norm", update.update_norm)]
+        {
+            if norm.is_none() {
+                let at = At::entry(entry.index, format!("/body/det/updates/{index}/{field}"));
+                let message = format!("the norms of the group {} are not recorded", update.group);
+                sink.rejected(at, message, "a number, where steps may be skipped", "null");
+            }
+        }
+    }
 }
 
 fn compare_step(entry: &Entry, det: &StepDet, before: &Standing, sink: &mut Sink) {
@@ -83,8 +98,16 @@ impl Check for Skipped {
             Body::Step(halves) => {
                 self.num_steps += 1;
                 let det = &halves.det;
-                let is_skipped = det.overflow.as_ref().is_some_and(|overflow| overflow.skipped);
-                if is_skipped {
+                require_norms(entry, det, sink);
+                let skipped = det.overflow.as_ref().filter(|overflow| overflow.skipped);
+                let is_skipped = skipped.is_some();
+                if let Some(overflow) = skipped {
+                    self.num_skipped += 1;
+                    if overflow.scale.0 <= 1.0 {
+                        let at = At::entry(entry.index, "/body/det/overflow/scale");
+                        let message = "a gradient overflowed that was not scaled up";
+                        sink.warning(at, message, "a scale above 1", overflow.scale);
+                    }
                     compare_step(entry, det, &self.standing.now, sink);
                 }
                 self.standing.now.has_moved |= !is_skipped;
@@ -113,7 +136,13 @@ impl Check for Skipped {
         self.standing.entry(entry);
     }
 
-    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+    fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
+        if self.num_skipped > 0 {
+            // That a gradient overflowed is the trainer's word, short of
+            // executing the step again: so how often it was given is shown.
+            let actual = format!("{} of {} recorded steps", self.num_skipped, self.num_steps);
+            sink.note(At::place("steps"), "steps were skipped for an overflow", "few", actual);
+        }
         Outcome::Checked(self.num_steps)
     }
 }

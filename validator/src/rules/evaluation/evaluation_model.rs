@@ -34,6 +34,8 @@ declare_rule!(
 );
 
 struct Models {
+    /// Entry that began the newest attempt.
+    attempt_start: u64,
     /// Evaluations of the current step by the running attempt.
     evaluated: Vec<(u64, ParameterView, Option<Digest>)>,
     every_steps: u64,
@@ -47,7 +49,7 @@ struct Models {
     models: BTreeMap<CheckpointId, Digest>,
     num_checked: u64,
     /// Evaluations of an unscheduled step that name none, which an attempt saved
-    /// where it ended: only before the last step.
+    /// where it ended: not those of the last step by the last attempt.
     unnamed: Vec<(u64, u64, Digest)>,
     /// Whether an attempt may save where it ends.
     saves_at_end: bool,
@@ -58,6 +60,7 @@ struct Models {
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Models {
+        attempt_start: 0,
         evaluated: Vec::new(),
         every_steps: frozen.contract.checkpoints.every_steps,
         inherited: None,
@@ -153,6 +156,7 @@ impl Check for Models {
             Body::AttemptEnd(_) => self.moved_on(true, sink),
             Body::AttemptStart(halves) => {
                 self.moved_on(true, sink);
+                self.attempt_start = entry.index;
                 let point = halves.det.resumed_from.as_ref();
                 self.inherited = point.and_then(|point| self.models.get(&point.checkpoint)).copied();
             }
@@ -169,7 +173,9 @@ impl Check for Models {
             for (index, _, model) in self.unsaved.iter().filter(|(_, step, _)| *step != last_step) {
                 reject_unsaved(*index, *model, sink);
             }
-            for (index, _, model) in self.unnamed.iter().filter(|(_, step, _)| *step == last_step) {
+            let is_of_end =
+                |(index, step, _): &&(u64, u64, Digest)| *step == last_step && *index > self.attempt_start;
+            for (index, _, model) in self.unnamed.iter().filter(is_of_end) {
                 let at = At::entry(*index, "/body/det/model");
                 sink.rejected(at, "another model was evaluated than was saved", model, "null");
             }

@@ -221,7 +221,7 @@ fn of_tensors<'a>(class: StateClass, odd: impl Iterator<Item = &'a Tensor> + Clo
     let first = odd.clone().next()?;
     Some(StateAnomaly {
         class,
-        num_elements: odd.clone().map(|tensor| num_elements(&tensor.info.shape)).sum(),
+        num_elements: odd.clone().map(|tensor| num_elements(&tensor.info.shape)).fold(0, u64::saturating_add),
         num_tensors: odd.count() as u64,
         tensor: Some(first.info.name.clone()),
     })
@@ -243,7 +243,7 @@ pub(super) fn shown(evidence: &Evidence, save: &Save) -> Result<Vec<(&'static st
             let shapes: Vec<u64> = tensors.map(|tensor| num_elements(&tensor.shape)).collect();
             let state = StateAnomaly {
                 class,
-                num_elements: shapes.iter().sum(),
+                num_elements: shapes.iter().fold(0, |sum, count| sum.saturating_add(*count)),
                 num_tensors: shapes.len() as u64,
                 tensor: None,
             };

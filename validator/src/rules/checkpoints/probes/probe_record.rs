@@ -7,7 +7,7 @@ use schemas::body::{
     Body, ClassDistance, Distance, InertReason, ProbeResultDet, ProbeResultObs, ProbeStartDet, ProbeStartObs,
     RecordField,
 };
-use schemas::contract::{Contract, GroupSchedule, ScheduleShape, StoppingRule};
+use schemas::contract::{Contract, EquivalenceClass, GroupSchedule, ScheduleShape, StoppingRule};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -183,7 +183,11 @@ impl Record<'_> {
         let found = beyond(det, self.contract, &[]);
         if det.withheld.is_empty() {
             if !found.is_empty() {
-                let message = format!("resumed from {checkpoint}, the run is not the uninterrupted one");
+                let said = match self.contract.resume.class {
+                    EquivalenceClass::Statistical => "is not shown to be equivalent to the uninterrupted one",
+                    _ => "is not the uninterrupted one",
+                };
+                let message = format!("resumed from {checkpoint}, the run {said}");
                 let expected = format!("{:?} in every class", self.contract.resume.class);
                 sink.rejected(at("/body/det/distances"), message, expected, found.join(", "));
             }

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{Body, Continuation, ProbeResultDet};
-use schemas::contract::{Contract, EquivalenceClass, EquivalenceTest};
+use schemas::contract::{
+    Architecture, Contract, EquivalenceClass, EquivalenceTest, MidAccumulation, VariedDraws,
+};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -46,6 +48,8 @@ const MAX_STEPS: u64 = 1_000;
 const MIN_SEEDS: usize = 3;
 /// Largest level of each one-sided test.
 const MAX_ALPHA: f64 = 0.1;
+/// Smallest: below it the quantile is about the tails of a distribution alone.
+const MIN_ALPHA: f64 = 1e-6;
 /// Margin that no resume misses by accident.
 const VACUOUS_MARGIN: f64 = 1.0;
 
@@ -56,6 +60,8 @@ struct Probes<'a> {
     num_checked: u64,
     references: BTreeMap<CheckpointId, Vec<Continuation>>,
     table: Option<&'a ExampleTable>,
+    /// Probes that withhold nothing and have no result yet.
+    unanswered: BTreeMap<CheckpointId, u64>,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
@@ -67,14 +73,14 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     };
     let contract = &frozen.contract;
     let (ids, references) = (BTreeMap::new(), BTreeMap::new());
-    Box::new(Probes { contract, ids, num_checked: 0, references, table })
+    Box::new(Probes { contract, ids, num_checked: 0, references, table, unanswered: BTreeMap::new() })
 }
 
 /// Why a frozen test could not fail, or could not be judged.
-fn problems(test: &EquivalenceTest) -> Vec<(&'static str, String)> {
+fn problems(test: &EquivalenceTest, contract: &Contract) -> Vec<(&'static str, String)> {
     let different: BTreeSet<DecimalU64> = test.seeds.iter().copied().collect();
     let mut found = Vec::new();
-    if !(test.alpha > 0.0 && test.alpha <= MAX_ALPHA) {
+    if !(MIN_ALPHA..=MAX_ALPHA).contains(&test.alpha) {
         found.push(("alpha", format!("{:?}", test.alpha)));
     }
     if !(test.margin > 0.0 && test.margin < VACUOUS_MARGIN) {
@@ -86,8 +92,16 @@ fn problems(test: &EquivalenceTest) -> Vec<(&'static str, String)> {
     if !(MIN_SEEDS..=MAX_SEEDS).contains(&test.seeds.len()) || different.len() != test.seeds.len() {
         found.push(("seeds", format!("{} seeds, {} different", test.seeds.len(), different.len())));
     }
-    if test.varies.is_empty() {
-        found.push(("varies", "nothing".to_owned()));
+    let Architecture::LlamaDecoder(decoder) = &contract.architecture;
+    let has_effect = |varied: &VariedDraws| match varied {
+        VariedDraws::DataOrder => true,
+        VariedDraws::Dropout => decoder.dropout > 0.0,
+    };
+    if !test.varies.is_sorted_by(|left, right| left < right) || !test.varies.iter().any(has_effect) {
+        found.push(("varies", format!("{:?}, dropout {:?}", test.varies, decoder.dropout)));
+    }
+    if contract.checkpoints.mid_accumulation != MidAccumulation::RoundToBoundary {
+        found.push(("", "checkpoints inside of accumulation windows".to_owned()));
     }
     found
 }
@@ -106,7 +120,10 @@ impl Probes<'_> {
         }
         self.num_checked += 1;
         // Without a test that can be judged, the end says so.
-        let Some(test) = statistical::test(contract).filter(|test| problems(test).is_empty()) else { return };
+        let Some(test) = statistical::test(contract).filter(|test| problems(test, contract).is_empty())
+        else {
+            return;
+        };
         if det.num_steps != test.num_steps {
             let message = "a statistical probe runs another number of updates than was frozen";
             sink.rejected(at("/body/det/num_steps"), message, test.num_steps, det.num_steps);
@@ -189,8 +206,20 @@ impl Probes<'_> {
 
 impl Check for Probes<'_> {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
-        if let Body::ProbeResult(halves) = &entry.body {
-            self.check(entry.index, &halves.obs.checkpoint, &halves.det, sink);
+        match &entry.body {
+            Body::ProbeStart(halves) if halves.det.withheld.is_empty() => {
+                *self.unanswered.entry(halves.obs.checkpoint.clone()).or_default() += 1;
+            }
+            Body::ProbeResult(halves) => {
+                let (checkpoint, det) = (&halves.obs.checkpoint, &halves.det);
+                if det.withheld.is_empty()
+                    && let Some(count) = self.unanswered.get_mut(checkpoint)
+                {
+                    *count = count.saturating_sub(1);
+                }
+                self.check(entry.index, checkpoint, det, sink);
+            }
+            _ => {}
         }
     }
 
@@ -199,8 +228,14 @@ impl Check for Probes<'_> {
         if class != EquivalenceClass::Statistical {
             return Outcome::NotApplicable(format!("the contract's resume class is {class:?}"));
         }
+        for (checkpoint, count) in self.unanswered.iter().filter(|(_, count)| **count > 0) {
+            // Whoever stops a probe can have seen its numbers first.
+            let message = format!("statistical probes of {checkpoint} were begun and have no result");
+            sink.warning(At::place(checkpoint), message, "a result for each", count);
+        }
         let test = self.contract.resume.test.as_ref();
-        let found = test.map_or_else(|| vec![("", "no test".to_owned())], problems);
+        let found =
+            test.map_or_else(|| vec![("", "no test".to_owned())], |test| problems(test, self.contract));
         for (field, actual) in found {
             let at = At::place(format!("contract /resume/test/{field}"));
             let message = "the test of a statistical claim cannot fail, or cannot be judged";
