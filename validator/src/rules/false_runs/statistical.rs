@@ -214,3 +214,24 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL622", "qualified although equivalence was not shown", || tested(moved_number)),
     error("GL622", "qualified although the test passes the cold control", || tested(cold_control_within)),
 ];
+
+/// A list that is left out when it is empty has no other form.
+#[test]
+fn an_empty_list_of_pairs_is_not_another_form_of_none() {
+    let fixture = probed(|_| {});
+    let det = fixture.entries.iter().find_map(|entry| match &entry.body {
+        Body::ProbeResult(halves) => Some(&halves.det),
+        _ => None,
+    });
+    let mut value = serde_json::to_value(det.expect("a probe")).expect("JSON");
+    assert!(value.get("samples").is_none());
+    let read = |value: &serde_json::Value| {
+        serde_json::from_value::<schemas::body::ProbeResultDet>(value.clone())
+            .map_err(|error| error.to_string())
+    };
+    assert!(read(&value).is_ok());
+    for empty in [serde_json::json!([]), serde_json::Value::Null] {
+        value["samples"] = empty;
+        assert!(read(&value).is_err(), "{value}");
+    }
+}
