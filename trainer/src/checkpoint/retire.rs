@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use schemas::state::{CheckpointManifest, StateClass};
@@ -18,7 +19,7 @@ use super::writer::sync_folder;
 /// What was removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Size of the removed files in bytes.
+    /// Bytes that it freed.
     pub num_bytes: u64,
     /// Their paths in the folder.
     pub paths: Vec<String>,
@@ -54,6 +55,8 @@ pub fn remove(
     for path in removable(&manifest, kept) {
         let file = folder.join(path);
         let num_bytes = match fs::symlink_metadata(&file) {
+            // Bytes that another checkpoint has too stay.
+            Ok(metadata) if metadata.nlink() > 1 => 0,
             Ok(metadata) => metadata.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(CheckpointError::io("read", &file)(error)),

@@ -1,6 +1,7 @@
 //! `trainer resume --explain`: from where the next attempt would go on.
 //!
-//! It decides with the same function as `trainer run` and changes nothing.
+//! It decides with the same function as `trainer run`, for which it fetches from
+//! a store by URL what that would fetch, and changes nothing else.
 
 use std::fmt::Write as _;
 
@@ -54,8 +55,7 @@ pub(super) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
     stored::make_available(&Console::new(false), frozen, history, &opened.folder)?;
     let state = resume::decide(frozen, history, &opened.folder).map_err(RunError::from)?;
     let last_step = history.attempts.iter().map(|past| past.last_step).max().unwrap_or(0);
-    let refused =
-        state.check_restart(&frozen.contract, history, false).err().map(|refusal| error::chain(&refusal));
+    let refusal = state.check_restart(&frozen.contract, history, false).err();
     let explanation = Explanation {
         attempt: history.next_attempt().0,
         checkpoint: state.checkpoint.as_ref().map(|located| located.record.checkpoint.clone()),
@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
         format: "resume-explanation/1",
         from_step: state.step,
         re_executes: (last_step > state.step).then_some([state.step + 1, last_step]),
-        refused,
+        refused: refusal.as_ref().map(|refusal| error::chain(refusal)),
         run: frozen.run.0.clone(),
         run_ended: history.end.is_some(),
         unusable: unusable(&opened, &state),
@@ -73,10 +73,8 @@ pub(super) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
     } else {
         cli::print(text(&explanation).as_bytes())?;
     }
-    if explanation.refused.is_some() {
-        cli::say(
-            "hint: restore the checkpoints' files; `trainer run --restart` starts again from the initial state",
-        );
+    if let Some(refusal) = refusal {
+        cli::say(&format!("hint: {}", refusal.hint()));
         return Ok(EXIT_FINDINGS);
     }
     Ok(0)

@@ -26,6 +26,7 @@ use crate::checkpoint::{MODEL_NAME, manifest};
 use crate::cli::{self, Failure};
 use crate::model::manifest::{PARAMETER_DTYPE, tensors};
 use crate::run::error::{self, RunError};
+use schemas::model_index::MODEL_INDEX_NAME;
 
 use super::opened::OpenedRun;
 
@@ -169,10 +170,19 @@ fn check_stage(fact: &Fact) -> Result<(), Failure> {
 }
 
 fn model_shard(source: &OpenedRun, fact: &Fact) -> Result<Shard, Failure> {
-    let hint = "`trainer checkpoint verify` says what else differs from the record";
+    let hint = "`trainer checkpoint verify` says what else differs from the record, and `trainer checkpoint fetch` brings \
+                a checkpoint from its store";
     let read =
         source.manifest(fact).ok_or_else(|| failure(format!("{} has no manifest", fact.checkpoint), hint))?;
     let listed = read.map_err(|problem| failure(error::chain(&problem), hint))?;
+    if manifest::shard(&listed, StateClass::Model, MODEL_INDEX_NAME).is_some() {
+        let message =
+            format!("the model of {} lies in two files, since its run froze parameters", fact.checkpoint);
+        return Err(failure(
+            message,
+            "a run of this edition starts from a model in one file: choose another source",
+        ));
+    }
     let shard = manifest::shard(&listed, StateClass::Model, MODEL_NAME).cloned();
     shard.ok_or_else(|| failure(format!("{} has no {MODEL_NAME}", fact.checkpoint), hint))
 }

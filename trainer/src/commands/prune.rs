@@ -2,6 +2,7 @@
 //! checkpoint, between attempts or after the run's end.
 
 use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use ledger::FrozenContract;
@@ -148,11 +149,14 @@ fn present(opened: &OpenedRun, fact: &Fact, kept: &[StateClass]) -> Vec<String> 
     removable(&manifest, kept).into_iter().filter(is_there).map(str::to_owned).collect()
 }
 
+/// Bytes that go with these files: those of a file that another checkpoint has
+/// too stay.
 fn num_bytes(opened: &OpenedRun, checkpoint: &CheckpointId, paths: &[String]) -> u64 {
     let folder = opened.checkpoint_folder(checkpoint);
     paths
         .iter()
         .filter_map(|path| std::fs::metadata(folder.join(path)).ok())
+        .filter(|metadata| metadata.nlink() == 1)
         .map(|metadata| metadata.len())
         .sum()
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use schemas::body::{Counters, Outcome};
-use schemas::contract::{CandidateFamily, Contract, StoppingRule};
+use schemas::contract::{CandidateFamily, Contract, MidAccumulation, StoppingRule};
 
 use crate::state::SelectionTracker;
 
@@ -69,8 +69,18 @@ pub(super) fn microbatches_before_save(contract: &Contract, step: u64, is_last: 
     inside.unwrap_or(0)
 }
 
-/// Whether the checkpoint of an evaluated step becomes a candidate; one that a
-/// signal caused does not.
+/// Most sums of each gradient that a checkpoint holds: one for each binary digit
+/// of the microbatches that are done.
+pub(super) fn max_sums(contract: &Contract) -> u64 {
+    let digits = u32::BITS - contract.batch.accumulation.leading_zeros();
+    match contract.checkpoints.mid_accumulation {
+        MidAccumulation::RoundToBoundary => 0,
+        MidAccumulation::SaveGradients => u64::from(digits),
+    }
+}
+
+/// Whether the checkpoint of an evaluated step becomes a candidate; one of a
+/// step that only a signal saved does not.
 pub(super) fn is_of_family(contract: &Contract, step: u64, is_last: bool) -> bool {
     let is_due = step.is_multiple_of(contract.checkpoints.every_steps) || is_last;
     match contract.selection.family {

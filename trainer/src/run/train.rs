@@ -52,6 +52,8 @@ const BYTES_PER_PARAMETER: u64 = 12;
 
 /// Averages in binary32.
 const BYTES_PER_AVERAGE: u64 = 4;
+/// Bytes of a sum of gradients for each parameter.
+const BYTES_PER_SUM: u64 = 4;
 
 /// What does not change while the loop runs.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +129,9 @@ pub struct Training<'a> {
     candidates: BTreeMap<u64, PastCandidate>,
     /// Bytes that the next checkpoint is expected to add to the disk.
     checkpoint_bytes: u64,
+    /// Bytes of the sums that one inside of an accumulation window may hold on
+    /// top.
+    window_bytes: u64,
     context: Loop<'a>,
     /// When what is free was read last.
     floors_read: Option<Instant>,
@@ -185,6 +190,7 @@ impl<'a> Training<'a> {
         Ok(Self {
             begun_at: (step, resume.num_microbatches()?),
             candidates: surviving_candidates(context.history, step),
+            window_bytes: context.num_parameters * BYTES_PER_SUM * calendar::max_sums(contract),
             checkpoint_bytes: resumed.as_ref().map_or(initial_bytes, Saved::num_new_bytes),
             context: *context,
             floors_read: None,
@@ -294,7 +300,8 @@ impl<'a> Training<'a> {
     /// A signal ends the attempt, and everything of the step but the next update
     /// is done. Where the contract saves inside of accumulation windows, what was
     /// computed since the last save is kept, unless the attempt has saved this
-    /// step or there is nothing new. Such a checkpoint is no candidate.
+    /// step or there is nothing new. Such a checkpoint is a candidate only where
+    /// an attempt that resumes from it admits it.
     fn interrupted(&mut self, attempt: &mut Attempt, engine: &Engine) -> Result<Option<Ending>, RunError> {
         let Loop { frozen, interrupt, ledger_folder, .. } = self.context;
         let ending = Ok(Some(Ending::Interrupted(interrupt.received())));
@@ -305,7 +312,8 @@ impl<'a> Training<'a> {
             return ending;
         }
         self.settle(attempt)?;
-        if floors::check(&contract.floors, &self.store, self.checkpoint_bytes)?.is_none() {
+        if floors::check(&contract.floors, &self.store, self.checkpoint_bytes + self.window_bytes)?.is_none()
+        {
             let state = self.capture(engine)?;
             self.saved_step = Some(self.step);
             save::save(attempt, &Snapshot { frozen, since: self.since, state: &state }, ledger_folder)?;
@@ -438,7 +446,9 @@ impl<'a> Training<'a> {
         if let Some(saved) = self.resumed.take() {
             self.admit(attempt, &saved, &due)?;
         } else if let Some(state) = state.filter(|_| is_due) {
-            if let Some(floor) = floors::check(&contract.floors, &self.store, self.checkpoint_bytes)? {
+            if let Some(floor) =
+                floors::check(&contract.floors, &self.store, self.checkpoint_bytes + self.window_bytes)?
+            {
                 return Ok(Some(Ending::Floor(floor)));
             }
             let since = std::mem::take(&mut self.since);
@@ -470,7 +480,9 @@ impl<'a> Training<'a> {
         }
         if self.floors_read.is_none_or(|read| read.elapsed() >= FLOORS_EVERY) {
             self.floors_read = Some(Instant::now());
-            if let Some(floor) = floors::check(&contract.floors, &self.store, self.checkpoint_bytes)? {
+            if let Some(floor) =
+                floors::check(&contract.floors, &self.store, self.checkpoint_bytes + self.window_bytes)?
+            {
                 return Ok(Some(Ending::Floor(floor)));
             }
         }

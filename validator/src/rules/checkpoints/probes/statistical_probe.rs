@@ -231,7 +231,7 @@ impl Check for Probes<'_> {
         for (checkpoint, count) in self.unanswered.iter().filter(|(_, count)| **count > 0) {
             // Whoever stops a probe can have seen its numbers first.
             let message = format!("statistical probes of {checkpoint} were begun and have no result");
-            sink.warning(At::place(checkpoint), message, "a result for each", count);
+            sink.warning(At::place(checkpoint.as_str()), message, "a result for each", count);
         }
         let test = self.contract.resume.test.as_ref();
         let found =
