@@ -11,6 +11,7 @@ pub mod clip;
 pub mod configuration;
 pub mod examples;
 pub mod initial;
+mod lines;
 pub mod llama;
 pub mod metrics;
 pub mod order;

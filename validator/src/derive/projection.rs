@@ -6,12 +6,13 @@
 //! begin nowhere else.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 
 use schemas::body::{Body, Kind};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use sha2::{Digest as _, Sha256};
+
+use super::lines;
 
 /// Place of a line within its step: kind (in the order of the format page),
 /// then stream.
@@ -68,11 +69,7 @@ impl Projection {
         }
         let kind = entry.body.kind();
         let mut line = std::mem::take(&mut self.spare);
-        line.clear();
-        // Writing to memory cannot fail.
-        let _ = write!(line, "{} {step} ", kind.name());
-        line.extend_from_slice(det);
-        line.push(b'\n');
+        lines::write(&mut line, kind, step, det);
         let place = (order, stream);
         match self.lines.iter_mut().find(|(other, _)| *other == place) {
             Some((_, earlier)) => *earlier = line,
