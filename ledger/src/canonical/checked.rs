@@ -8,6 +8,7 @@
 //! refuses, and `serde_json` then writes the value and the scan says what is
 //! wrong, if anything is; they would give the same bytes for what it accepts.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 
@@ -121,6 +122,50 @@ fn is_any(text: &[u8], test: impl Fn(u64) -> u64) -> bool {
 /// Whether a key is printable ASCII without anything to escape.
 fn is_plain_key(key: &[u8]) -> bool {
     !key.is_empty() && !is_any(key, |word| escapes(word) | word & HIGHS | zeros(word ^ (ONES * 0x7f)))
+}
+
+/// Names of two fields, of which the second follows the first, by where they
+/// are. They live as long as the program, so a place and a length mean one name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pair {
+    first: (usize, usize),
+    second: (usize, usize),
+}
+
+impl Pair {
+    /// More than the pairs of all usual entries.
+    const NUM_SLOTS: usize = 256;
+
+    /// `first` is `None` for the first field of a struct.
+    fn of(first: Option<&'static str>, second: &'static str) -> Self {
+        let place = |name: &'static str| (name.as_ptr().addr(), name.len());
+        Self { first: first.map_or((0, 0), place), second: place(second) }
+    }
+
+    fn slot(self) -> usize {
+        // Fibonacci hashing (Knuth, volume 3, 6.4); the top byte is the best one.
+        let word = (self.first.0.rotate_left(5) ^ self.second.0) as u64;
+        let [.., top] = word.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+        usize::from(top)
+    }
+
+    /// Whether the second was found to be plain and to follow the first.
+    fn is_judged(self) -> bool {
+        JUDGED.with(|judged| judged.get(self.slot()).is_some_and(|slot| slot.get() == Some(self)))
+    }
+
+    fn judged(self) {
+        JUDGED.with(|judged| {
+            if let Some(slot) = judged.get(self.slot()) {
+                slot.set(Some(self));
+            }
+        });
+    }
+}
+
+thread_local! {
+    /// What this thread has judged; it saves time and changes no answer.
+    static JUDGED: [Cell<Option<Pair>>; Pair::NUM_SLOTS] = const { [const { Cell::new(None) }; Pair::NUM_SLOTS] };
 }
 
 /// Byte order; the first bytes of keys mostly tell.
@@ -279,7 +324,7 @@ impl<'w, 'a> ser::Serializer for &'w mut Writer<'a> {
 
     fn serialize_map(self, _: Option<usize>) -> Result<Object<'w, 'a>, Refused> {
         self.open(b'{')?;
-        Ok(Object { writer: self, closing: b"}", previous: None })
+        Ok(Object { writer: self, closing: b"}", previous: None, field: None })
     }
 
     fn serialize_struct(self, name: &'static str, _: usize) -> Result<Object<'w, 'a>, Refused> {
@@ -299,7 +344,7 @@ impl<'w, 'a> ser::Serializer for &'w mut Writer<'a> {
     ) -> Result<Object<'w, 'a>, Refused> {
         self.open_variant(variant)?;
         self.open(b'{')?;
-        Ok(Object { writer: self, closing: b"}}", previous: None })
+        Ok(Object { writer: self, closing: b"}}", previous: None, field: None })
     }
 }
 
@@ -366,6 +411,8 @@ struct Object<'w, 'a> {
     closing: &'static [u8],
     /// Where the last key stands in the bytes.
     previous: Option<Range<usize>>,
+    /// The last key, where it is a struct's field.
+    field: Option<&'static str>,
 }
 
 impl Object<'_, '_> {
@@ -389,6 +436,22 @@ impl Object<'_, '_> {
             return Err(Refused);
         }
         bytes.push(b':');
+        Ok(())
+    }
+
+    /// Writes a field's name, which is judged once for each field before it.
+    #[inline]
+    fn field(&mut self, key: &'static str) -> Result<(), Refused> {
+        let start = self.before_key();
+        self.writer.plain(key);
+        let pair = Pair::of(self.field.replace(key), key);
+        if pair.is_judged() {
+            self.previous = Some(start..start + key.len());
+            self.writer.bytes.push(b':');
+            return Ok(());
+        }
+        self.after_key(start)?;
+        pair.judged();
         Ok(())
     }
 
@@ -428,9 +491,7 @@ impl ser::SerializeStruct for Object<'_, '_> {
         key: &'static str,
         value: &T,
     ) -> Result<(), Refused> {
-        let start = self.before_key();
-        self.writer.plain(key);
-        self.after_key(start)?;
+        self.field(key)?;
         value.serialize(&mut *self.writer)
     }
 

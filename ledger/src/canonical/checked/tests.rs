@@ -161,3 +161,38 @@ fn shapes_and_numbers_of_every_kind() {
         check(&value, true);
     }
 }
+
+#[derive(Serialize)]
+struct Sorted {
+    alpha: u8,
+    beta: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<u8>,
+    gamma: u8,
+}
+
+/// The same names in another order, which the compiler may put at one place.
+#[derive(Serialize)]
+struct Reversed {
+    beta: u8,
+    alpha: u8,
+}
+
+#[derive(Serialize)]
+struct Quoted {
+    #[serde(rename = "al\"pha")]
+    alpha: u8,
+}
+
+#[test]
+fn what_was_judged_before_changes_no_answer() {
+    for round in 0..4 {
+        let sorted = |delta| Sorted { alpha: round, beta: 1, delta, gamma: 2 };
+        check(&[sorted(None), sorted(Some(1))], true);
+        check(&json!({ "alpha": 1, "beta": { "alpha": 1, "beta": 2 } }), true);
+        assert_eq!(write(&mut Vec::new(), &sorted(None)), Ok(()));
+        assert_eq!(write(&mut Vec::new(), &sorted(Some(3))), Ok(()));
+        assert_eq!(write(&mut Vec::new(), &Reversed { beta: 1, alpha: round }), Err(Refused));
+        assert_eq!(write(&mut Vec::new(), &Quoted { alpha: round }), Err(Refused));
+    }
+}
