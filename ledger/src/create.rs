@@ -232,7 +232,7 @@ fn build(
     on_own_thread(|| {
         let mut store = Store::create(&temporary.0)?;
         store.insert_artifacts(artifacts)?;
-        store.commit(row.into_iter().collect(), || Some(stored_head))?;
+        store.commit(row.as_slice(), || Some(stored_head))?;
         store.close()
     })?;
     let io = |source: std::io::Error| CreateError::Io { path: path.to_owned(), source };

@@ -1,25 +1,26 @@
 //! The SQLite file as the writer sees it: one connection, explicit
 //! transactions, and no statement but those here.
 //!
-//! Rows are compared with what was hashed, inside the transaction that inserts
-//! them, before any head is signed over them. A file that is not a ledger of
+//! Rows are read back and compared with what was hashed, inside the transaction
+//! that inserts them, before any head is signed over them. A file that is not a ledger of
 //! this layout is refused before anything is changed in it.
+
+mod rows;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use schemas::{SQLITE_APPLICATION_ID, SQLITE_LAYOUT_VERSION};
 use sha2::{Digest, Sha256};
-use sqlx::sqlite::{
-    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous,
-};
-use sqlx::{Arguments, ConnectOptions, Connection, Row as _};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection, Row as _};
 
 use crate::lock::with_suffix;
 use crate::tree::{Frontier, Hash, leaf_hash};
+use rows::AppendError;
+pub(crate) use rows::NewRow;
 
 /// The schema of layout 1.
 const MIGRATION: &str = include_str!("../../migrations/0001_ledger.sql");
@@ -32,9 +33,6 @@ pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         Err(panic) => std::panic::resume_unwind(panic),
     })
 }
-
-/// Rows of one INSERT: a whole group commit; more gain nothing measurable.
-const ROWS_PER_INSERT: usize = 128;
 
 /// Rows of one page when a ledger is read through.
 const ROWS_PER_PAGE: i64 = 500;
@@ -157,15 +155,6 @@ impl StoreError {
             Self::Database { .. } | Self::Io { .. } => STORAGE_HINT,
         }
     }
-}
-
-/// A row to be inserted.
-#[derive(Debug)]
-pub(crate) struct NewRow {
-    pub(crate) index: u64,
-    pub(crate) idem: [u8; 16],
-    pub(crate) entry: Vec<u8>,
-    pub(crate) leaf: Hash,
 }
 
 /// A head as the `heads` table holds it.
@@ -363,10 +352,10 @@ impl Store {
     }
 
     /// Inserts rows and, where `sign` gives one, a head, in one transaction.
-    /// `sign` is called after the rows were compared with what is stored.
+    /// `sign` is called after the rows were read back and compared.
     pub(crate) fn commit(
         &mut self,
-        rows: Vec<NewRow>,
+        rows: &[NewRow],
         sign: impl FnOnce() -> Option<HeadRow>,
     ) -> Result<Option<HeadRow>, StoreError> {
         let Self { connection, path, runtime } = self;
@@ -377,13 +366,10 @@ impl Store {
             };
             let begun = connection.begin_with("BEGIN IMMEDIATE").await;
             let mut transaction = begun.map_err(failed("beginning a transaction"))?;
-            let mut rows = rows.into_iter().peekable();
-            while let Some(first) = rows.peek() {
-                let index = first.index;
-                let chunk: Vec<NewRow> = rows.by_ref().take(ROWS_PER_INSERT).collect();
-                let num_rows = chunk.len();
-                let stored = insert_chunk(&mut transaction, chunk).await;
-                if stored.map_err(failed("appending entries"))? != num_rows {
+            match rows::append(&mut transaction, rows).await {
+                Ok(()) => {}
+                Err(AppendError::Database(source)) => return Err(failed("appending entries")(source)),
+                Err(AppendError::Differs(index)) => {
                     let what = "the rows that were stored are not those that were hashed".to_owned();
                     return Err(StoreError::Row { path: path.clone(), index, what });
                 }
@@ -427,48 +413,6 @@ impl Store {
         closed.map_err(|source| StoreError::Database { path, action: "closing", source })
     }
 }
-
-/// Inserts rows and returns how many of them are stored as they were given.
-async fn insert_chunk(connection: &mut SqliteConnection, chunk: Vec<NewRow>) -> Result<usize, sqlx::Error> {
-    let num_rows = chunk.len();
-    let mut arguments = SqliteArguments::default();
-    arguments.reserve(num_rows * 4, 0);
-    for row in chunk {
-        arguments.add(i64::try_from(row.index).unwrap_or(i64::MAX)).map_err(sqlx::Error::Encode)?;
-        arguments.add(row.idem.to_vec()).map_err(sqlx::Error::Encode)?;
-        arguments.add(row.entry).map_err(sqlx::Error::Encode)?;
-        arguments.add(row.leaf.to_vec()).map_err(sqlx::Error::Encode)?;
-    }
-    let statements = &STATEMENTS[num_rows - 1];
-    // Cloning arguments clones references: the same bytes are compared.
-    sqlx::query_with(statements.insert.as_str(), arguments.clone()).execute(&mut *connection).await?;
-    let num_stored: i64 =
-        sqlx::query_scalar_with(statements.compare.as_str(), arguments).fetch_one(connection).await?;
-    Ok(usize::try_from(num_stored).unwrap_or(0))
-}
-
-struct Statements {
-    insert: String,
-    compare: String,
-}
-
-/// INSERT and comparison of 1 to [`ROWS_PER_INSERT`] rows.
-static STATEMENTS: LazyLock<Vec<Statements>> = LazyLock::new(|| {
-    (1..=ROWS_PER_INSERT)
-        .map(|num_rows| {
-            let values = vec!["(?,?,?,?)"; num_rows].join(",");
-            Statements {
-                insert: format!("INSERT INTO entries (seq, idem, entry, leaf) VALUES {values}"),
-                compare: format!(
-                    "SELECT count(*) FROM (VALUES {values}) AS given \
-                     JOIN entries ON entries.seq = given.column1 \
-                     WHERE entries.idem = given.column2 AND entries.entry = given.column3 \
-                     AND entries.leaf = given.column4"
-                ),
-            }
-        })
-        .collect()
-});
 
 fn parse_version(text: &str) -> Option<(u32, u32, u32)> {
     let mut parts = text.split('.').map(|part| part.parse().ok());

@@ -1,284 +1,523 @@
-//! A formatter that sees, while `serde_json` writes, whether the result is
-//! canonical: keys ascend and are printable ASCII, integers stay within 2^53,
-//! nesting within 64. Scanning the bytes afterwards costs three times as much.
+//! A serializer that writes entry JSON and sees, while it writes, that the
+//! result is canonical: keys ascend and are printable ASCII, integers stay
+//! within 2^53, nesting within 64. Scanning the bytes afterwards costs three
+//! times as much, and `serde_json` with a formatter that looks on twice as much.
 //!
-//! It only says yes or no. Whatever it does not follow (keys with escapes, keys
-//! that are numbers, raw fragments) is a no, and the scan then says what is
-//! wrong, if anything is.
+//! It only ever accepts. What it does not follow (keys with escapes, keys that
+//! are no strings, byte strings, numbers of other widths, raw fragments) it
+//! refuses, and `serde_json` then writes the value and the scan says what is
+//! wrong, if anything is; they would give the same bytes for what it accepts.
 
-use std::io;
+use std::cell::Cell;
+use std::fmt;
+use std::ops::Range;
 
 use schemas::MAX_JSON_INTEGER;
 use schemas::number::EntryFormatter;
 use serde::Serialize;
-use serde_json::ser::{CharEscape, Formatter, Serializer};
+use serde::ser::{self, Impossible};
+use serde_json::ser::Formatter as _;
 
 use super::MAX_DEPTH;
 
-/// Writes a value and says whether its bytes are known to be canonical.
-pub(super) fn write<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<bool, serde_json::Error> {
-    let mut state = State {
-        is_canonical: true,
-        place: Place::Value,
-        depth: 0,
-        keys: Vec::with_capacity(256),
-        starts: [0; MAX_DEPTH + 1],
-    };
-    value.serialize(&mut Serializer::with_formatter(bytes, Checked(&mut state)))?;
-    Ok(state.is_canonical)
+/// Appends a value's canonical bytes to `bytes`.
+///
+/// # Errors
+/// When its form may not be canonical, or it refuses to be serialised; `bytes`
+/// then has an unfinished value at its end.
+pub(super) fn write<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), Refused> {
+    value.serialize(&mut Writer { bytes, depth: 0 })
 }
 
-/// Where the serializer is, as far as it matters.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Value,
-    /// A key has begun.
-    Key,
-    /// Its one fragment was written; a key in several pieces has an escape.
-    KeyWritten,
+/// The value is left to `serde_json` and the scan, which say what there is to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("not a value whose canonical form is seen while it is written")
+    }
 }
 
-struct State {
-    is_canonical: bool,
-    place: Place,
+impl std::error::Error for Refused {}
+
+impl ser::Error for Refused {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self
+    }
+}
+
+struct Writer<'a> {
+    bytes: &'a mut Vec<u8>,
     /// Open arrays and objects.
     depth: usize,
-    /// The last key of every open object, the innermost at the end.
-    keys: Vec<u8>,
-    /// Where the last key of each depth starts in `keys`.
-    starts: [usize; MAX_DEPTH + 1],
 }
 
-impl State {
-    fn open(&mut self) {
+impl Writer<'_> {
+    fn open(&mut self, bracket: u8) -> Result<(), Refused> {
+        if self.depth >= MAX_DEPTH {
+            return Err(Refused);
+        }
         self.depth += 1;
-        match self.starts.get_mut(self.depth) {
-            Some(start) => *start = self.keys.len(),
-            None => self.is_canonical = false,
-        }
+        self.bytes.push(bracket);
+        Ok(())
     }
 
-    fn close(&mut self) {
-        if let Some(start) = self.starts.get(self.depth) {
-            self.keys.truncate(*start);
-        }
+    fn close(&mut self, bracket: u8) {
         self.depth -= 1;
+        self.bytes.push(bracket);
     }
 
-    /// Compares a key with the one before it in the same object; before the
-    /// first stands nothing, which sorts before every key but the empty one.
-    fn key(&mut self, key: &[u8]) {
-        let start = self.starts.get(self.depth).copied().unwrap_or(0);
-        let previous = self.keys.get(start..).unwrap_or_default();
-        let is_printable = key.iter().all(|byte| matches!(byte, 0x20..=0x7e));
-        self.is_canonical &= self.place == Place::Key && previous < key && is_printable;
-        self.keys.truncate(start);
-        self.keys.extend_from_slice(key);
-        self.place = Place::KeyWritten;
+    /// Text in quotes that needs no escape.
+    fn plain(&mut self, text: &str) {
+        self.bytes.reserve(text.len() + 2);
+        self.bytes.push(b'"');
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.bytes.push(b'"');
     }
 
-    fn magnitude(&mut self, magnitude: u64) {
-        self.is_canonical &= magnitude <= MAX_JSON_INTEGER;
+    /// The name of a variant as an object's only key, before its content.
+    fn open_variant(&mut self, variant: &'static str) -> Result<(), Refused> {
+        self.open(b'{')?;
+        if !is_plain_key(variant.as_bytes()) {
+            return Err(Refused);
+        }
+        self.plain(variant);
+        self.bytes.push(b':');
+        Ok(())
     }
 }
 
-struct Checked<'a>(&'a mut State);
+/// Not zero where some byte of the word is; which bit does not matter.
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGHS
+}
 
-impl Formatter for Checked<'_> {
-    fn write_i64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: i64) -> io::Result<()> {
-        self.0.magnitude(value.unsigned_abs());
-        EntryFormatter.write_i64(writer, value)
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = ONES * 0x80;
+
+/// Not zero where some byte of the word must be escaped in a string.
+const fn escapes(word: u64) -> u64 {
+    zeros(word ^ (ONES * b'"' as u64)) | zeros(word ^ (ONES * b'\\' as u64)) | zeros(word & (ONES * 0xe0))
+}
+
+/// Whether the test says so of any eight bytes: a word at a time, since digests
+/// are most of an entry and keys most of the rest.
+#[inline]
+fn is_any(text: &[u8], test: impl Fn(u64) -> u64) -> bool {
+    let word = |bytes: &[u8; 8]| test(u64::from_le_bytes(*bytes));
+    let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
+    let found = if let Some(last) = text.last_chunk() {
+        // The last word overlaps the one before it.
+        text.as_chunks().0.iter().fold(word(last), |found, bytes| found | word(bytes))
+    } else if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
+        test(half(first) | half(last) << 32)
+    } else {
+        // Spaces pass every test.
+        test(text.iter().fold(ONES * u64::from(b' '), |word, byte| word << 8 | u64::from(*byte)))
+    };
+    found != 0
+}
+
+/// Whether a key is printable ASCII without anything to escape.
+fn is_plain_key(key: &[u8]) -> bool {
+    !key.is_empty() && !is_any(key, |word| escapes(word) | word & HIGHS | zeros(word ^ (ONES * 0x7f)))
+}
+
+/// Names of two fields, of which the second follows the first, by where they
+/// are. They live as long as the program, so a place and a length mean one name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pair {
+    first: (usize, usize),
+    second: (usize, usize),
+}
+
+impl Pair {
+    /// More than the pairs of all usual entries.
+    const NUM_SLOTS: usize = 256;
+
+    /// `first` is `None` for the first field of a struct.
+    fn of(first: Option<&'static str>, second: &'static str) -> Self {
+        let place = |name: &'static str| (name.as_ptr().addr(), name.len());
+        Self { first: first.map_or((0, 0), place), second: place(second) }
     }
 
-    fn write_i128<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: i128) -> io::Result<()> {
-        self.0.magnitude(u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX));
-        EntryFormatter.write_i128(writer, value)
+    fn slot(self) -> usize {
+        // Fibonacci hashing (Knuth, volume 3, 6.4); the top byte is the best one.
+        let word = (self.first.0.rotate_left(5) ^ self.second.0) as u64;
+        let [.., top] = word.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+        usize::from(top)
     }
 
-    fn write_u64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: u64) -> io::Result<()> {
-        self.0.magnitude(value);
-        EntryFormatter.write_u64(writer, value)
+    /// Whether the second was found to be plain and to follow the first.
+    fn is_judged(self) -> bool {
+        JUDGED.with(|judged| judged.get(self.slot()).is_some_and(|slot| slot.get() == Some(self)))
     }
 
-    fn write_u128<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: u128) -> io::Result<()> {
-        self.0.magnitude(u64::try_from(value).unwrap_or(u64::MAX));
-        EntryFormatter.write_u128(writer, value)
+    fn judged(self) {
+        JUDGED.with(|judged| {
+            if let Some(slot) = judged.get(self.slot()) {
+                slot.set(Some(self));
+            }
+        });
+    }
+}
+
+thread_local! {
+    /// What this thread has judged; it saves time and changes no answer.
+    static JUDGED: [Cell<Option<Pair>>; Pair::NUM_SLOTS] = const { [const { Cell::new(None) }; Pair::NUM_SLOTS] };
+}
+
+/// Byte order; the first bytes of keys mostly tell.
+fn precedes(left: &[u8], right: &[u8]) -> bool {
+    match (left.first(), right.first()) {
+        (Some(first), Some(second)) if first != second => first < second,
+        _ => left < right,
+    }
+}
+
+impl<'w, 'a> ser::Serializer for &'w mut Writer<'a> {
+    type Ok = ();
+    type Error = Refused;
+    type SerializeSeq = List<'w, 'a>;
+    type SerializeTuple = List<'w, 'a>;
+    type SerializeTupleStruct = List<'w, 'a>;
+    type SerializeTupleVariant = Impossible<(), Refused>;
+    type SerializeMap = Object<'w, 'a>;
+    type SerializeStruct = Object<'w, 'a>;
+    type SerializeStructVariant = Object<'w, 'a>;
+
+    fn serialize_bool(self, value: bool) -> Result<(), Refused> {
+        self.bytes.extend_from_slice(if value { b"true" } else { b"false" });
+        Ok(())
     }
 
-    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
-        EntryFormatter.write_f64(writer, value)
+    fn serialize_i8(self, value: i8) -> Result<(), Refused> {
+        self.serialize_i64(value.into())
     }
 
-    fn write_number_str<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: &str) -> io::Result<()> {
-        self.0.is_canonical = false;
-        EntryFormatter.write_number_str(writer, value)
+    fn serialize_i16(self, value: i16) -> Result<(), Refused> {
+        self.serialize_i64(value.into())
     }
 
-    fn write_string_fragment<W: ?Sized + io::Write>(
-        &mut self,
-        writer: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
-        if self.0.place != Place::Value {
-            self.0.key(fragment.as_bytes());
+    fn serialize_i32(self, value: i32) -> Result<(), Refused> {
+        self.serialize_i64(value.into())
+    }
+
+    fn serialize_i64(self, value: i64) -> Result<(), Refused> {
+        if value.unsigned_abs() > MAX_JSON_INTEGER {
+            return Err(Refused);
         }
-        writer.write_all(fragment.as_bytes())
+        EntryFormatter.write_i64(self.bytes, value).map_err(|_| Refused)
     }
 
-    fn write_char_escape<W: ?Sized + io::Write>(
+    fn serialize_u8(self, value: u8) -> Result<(), Refused> {
+        self.serialize_u64(value.into())
+    }
+
+    fn serialize_u16(self, value: u16) -> Result<(), Refused> {
+        self.serialize_u64(value.into())
+    }
+
+    fn serialize_u32(self, value: u32) -> Result<(), Refused> {
+        self.serialize_u64(value.into())
+    }
+
+    fn serialize_u64(self, value: u64) -> Result<(), Refused> {
+        if value > MAX_JSON_INTEGER {
+            return Err(Refused);
+        }
+        EntryFormatter.write_u64(self.bytes, value).map_err(|_| Refused)
+    }
+
+    fn serialize_f32(self, _: f32) -> Result<(), Refused> {
+        Err(Refused)
+    }
+
+    fn serialize_f64(self, value: f64) -> Result<(), Refused> {
+        if !value.is_finite() {
+            return Err(Refused);
+        }
+        EntryFormatter.write_f64(self.bytes, value).map_err(|_| Refused)
+    }
+
+    fn serialize_char(self, value: char) -> Result<(), Refused> {
+        self.serialize_str(value.encode_utf8(&mut [0; 4]))
+    }
+
+    fn serialize_str(self, value: &str) -> Result<(), Refused> {
+        if is_any(value.as_bytes(), escapes) {
+            return serde_json::to_writer(&mut *self.bytes, value).map_err(|_| Refused);
+        }
+        self.plain(value);
+        Ok(())
+    }
+
+    fn serialize_bytes(self, _: &[u8]) -> Result<(), Refused> {
+        Err(Refused)
+    }
+
+    fn serialize_none(self) -> Result<(), Refused> {
+        self.serialize_unit()
+    }
+
+    fn serialize_some<T: ?Sized + Serialize>(self, value: &T) -> Result<(), Refused> {
+        value.serialize(self)
+    }
+
+    fn serialize_unit(self) -> Result<(), Refused> {
+        self.bytes.extend_from_slice(b"null");
+        Ok(())
+    }
+
+    fn serialize_unit_struct(self, _: &'static str) -> Result<(), Refused> {
+        self.serialize_unit()
+    }
+
+    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<(), Refused> {
+        self.serialize_str(variant)
+    }
+
+    fn serialize_newtype_struct<T: ?Sized + Serialize>(
+        self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<(), Refused> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: ?Sized + Serialize>(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        value: &T,
+    ) -> Result<(), Refused> {
+        self.open_variant(variant)?;
+        value.serialize(&mut *self)?;
+        self.close(b'}');
+        Ok(())
+    }
+
+    fn serialize_seq(self, _: Option<usize>) -> Result<List<'w, 'a>, Refused> {
+        self.open(b'[')?;
+        Ok(List { writer: self, is_first: true })
+    }
+
+    fn serialize_tuple(self, length: usize) -> Result<List<'w, 'a>, Refused> {
+        self.serialize_seq(Some(length))
+    }
+
+    fn serialize_tuple_struct(self, _: &'static str, length: usize) -> Result<List<'w, 'a>, Refused> {
+        self.serialize_seq(Some(length))
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self::SerializeTupleVariant, Refused> {
+        Err(Refused)
+    }
+
+    fn serialize_map(self, _: Option<usize>) -> Result<Object<'w, 'a>, Refused> {
+        self.open(b'{')?;
+        Ok(Object { writer: self, closing: b"}", previous: None, field: None })
+    }
+
+    fn serialize_struct(self, name: &'static str, _: usize) -> Result<Object<'w, 'a>, Refused> {
+        // `serde_json` passes raw fragments to its own serializer by such names.
+        if name.starts_with('$') {
+            return Err(Refused);
+        }
+        self.serialize_map(None)
+    }
+
+    fn serialize_struct_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        _: usize,
+    ) -> Result<Object<'w, 'a>, Refused> {
+        self.open_variant(variant)?;
+        self.open(b'{')?;
+        Ok(Object { writer: self, closing: b"}}", previous: None, field: None })
+    }
+}
+
+/// An array that has begun.
+struct List<'w, 'a> {
+    writer: &'w mut Writer<'a>,
+    is_first: bool,
+}
+
+impl List<'_, '_> {
+    fn element<T: ?Sized + Serialize>(&mut self, value: &T) -> Result<(), Refused> {
+        if !self.is_first {
+            self.writer.bytes.push(b',');
+        }
+        self.is_first = false;
+        value.serialize(&mut *self.writer)
+    }
+}
+
+impl ser::SerializeSeq for List<'_, '_> {
+    type Ok = ();
+    type Error = Refused;
+
+    fn serialize_element<T: ?Sized + Serialize>(&mut self, value: &T) -> Result<(), Refused> {
+        self.element(value)
+    }
+
+    fn end(self) -> Result<(), Refused> {
+        self.writer.close(b']');
+        Ok(())
+    }
+}
+
+impl ser::SerializeTuple for List<'_, '_> {
+    type Ok = ();
+    type Error = Refused;
+
+    fn serialize_element<T: ?Sized + Serialize>(&mut self, value: &T) -> Result<(), Refused> {
+        self.element(value)
+    }
+
+    fn end(self) -> Result<(), Refused> {
+        ser::SerializeSeq::end(self)
+    }
+}
+
+impl ser::SerializeTupleStruct for List<'_, '_> {
+    type Ok = ();
+    type Error = Refused;
+
+    fn serialize_field<T: ?Sized + Serialize>(&mut self, value: &T) -> Result<(), Refused> {
+        self.element(value)
+    }
+
+    fn end(self) -> Result<(), Refused> {
+        ser::SerializeSeq::end(self)
+    }
+}
+
+/// An object that has begun.
+struct Object<'w, 'a> {
+    writer: &'w mut Writer<'a>,
+    /// What ends it: more than a bracket where it is a variant's content.
+    closing: &'static [u8],
+    /// Where the last key stands in the bytes.
+    previous: Option<Range<usize>>,
+    /// The last key, where it is a struct's field.
+    field: Option<&'static str>,
+}
+
+impl Object<'_, '_> {
+    /// Writes what stands before a key, and says where that key starts.
+    fn before_key(&mut self) -> usize {
+        if self.previous.is_some() {
+            self.writer.bytes.push(b',');
+        }
+        self.writer.bytes.len() + 1
+    }
+
+    /// Judges the key that stands from `start` on, and writes what follows it.
+    fn after_key(&mut self, start: usize) -> Result<(), Refused> {
+        let bytes = &mut *self.writer.bytes;
+        let range = start..bytes.len().saturating_sub(1);
+        let key = bytes.get(range.clone()).ok_or(Refused)?;
+        let previous = self.previous.replace(range).unwrap_or_default();
+        // Before the first key stands nothing, which precedes it.
+        let follows = bytes.get(previous).is_some_and(|previous| precedes(previous, key));
+        if !follows || !is_plain_key(key) {
+            return Err(Refused);
+        }
+        bytes.push(b':');
+        Ok(())
+    }
+
+    /// Writes a field's name, which is judged once for each field before it.
+    #[inline]
+    fn field(&mut self, key: &'static str) -> Result<(), Refused> {
+        let start = self.before_key();
+        self.writer.plain(key);
+        let pair = Pair::of(self.field.replace(key), key);
+        if pair.is_judged() {
+            self.previous = Some(start..start + key.len());
+            self.writer.bytes.push(b':');
+            return Ok(());
+        }
+        self.after_key(start)?;
+        pair.judged();
+        Ok(())
+    }
+
+    fn close(self) {
+        self.closing.iter().for_each(|bracket| self.writer.close(*bracket));
+    }
+}
+
+impl ser::SerializeMap for Object<'_, '_> {
+    type Ok = ();
+    type Error = Refused;
+
+    fn serialize_key<T: ?Sized + Serialize>(&mut self, key: &T) -> Result<(), Refused> {
+        let start = self.before_key();
+        key.serialize(&mut *self.writer)?;
+        // Other keys than strings are written in quotes by `serde_json` alone.
+        let is_string = self.writer.bytes.get(start - 1) == Some(&b'"');
+        if is_string { self.after_key(start) } else { Err(Refused) }
+    }
+
+    fn serialize_value<T: ?Sized + Serialize>(&mut self, value: &T) -> Result<(), Refused> {
+        value.serialize(&mut *self.writer)
+    }
+
+    fn end(self) -> Result<(), Refused> {
+        self.close();
+        Ok(())
+    }
+}
+
+impl ser::SerializeStruct for Object<'_, '_> {
+    type Ok = ();
+    type Error = Refused;
+
+    fn serialize_field<T: ?Sized + Serialize>(
         &mut self,
-        writer: &mut W,
-        escape: CharEscape,
-    ) -> io::Result<()> {
-        self.0.is_canonical &= self.0.place == Place::Value;
-        EntryFormatter.write_char_escape(writer, escape)
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), Refused> {
+        self.field(key)?;
+        value.serialize(&mut *self.writer)
     }
 
-    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.open();
-        EntryFormatter.begin_array(writer)
+    fn end(self) -> Result<(), Refused> {
+        self.close();
+        Ok(())
     }
+}
 
-    fn end_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.close();
-        EntryFormatter.end_array(writer)
-    }
+impl ser::SerializeStructVariant for Object<'_, '_> {
+    type Ok = ();
+    type Error = Refused;
 
-    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.open();
-        EntryFormatter.begin_object(writer)
-    }
-
-    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.close();
-        EntryFormatter.end_object(writer)
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.0.place = Place::Key;
-        EntryFormatter.begin_object_key(writer, first)
-    }
-
-    fn end_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.is_canonical &= self.0.place == Place::KeyWritten;
-        self.0.place = Place::Value;
-        EntryFormatter.end_object_key(writer)
-    }
-
-    fn write_raw_fragment<W: ?Sized + io::Write>(
+    fn serialize_field<T: ?Sized + Serialize>(
         &mut self,
-        writer: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
-        self.0.is_canonical = false;
-        EntryFormatter.write_raw_fragment(writer, fragment)
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), Refused> {
+        ser::SerializeStruct::serialize_field(self, key, value)
+    }
+
+    fn end(self) -> Result<(), Refused> {
+        self.close();
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
-    use serde_json::{Map, Number, Value, json};
-
-    use super::super::{Origin, scan, write_json};
-    use super::*;
-
-    /// Both ways of judging agree, but that the formatter may leave a key with
-    /// an escape, an empty one, or one that is no string to the scan.
-    fn check<T: Serialize>(value: &T, follows: bool) {
-        let (mut checked, mut plain) = (Vec::new(), Vec::new());
-        let is_canonical = write(&mut checked, value).expect("the value can be written");
-        write_json(&mut plain, value).expect("the value can be written");
-        assert_eq!(checked, plain);
-        let scanned = scan(&plain, Origin::Foreign).is_ok();
-        if follows {
-            assert_eq!(is_canonical, scanned, "{}", plain.escape_ascii());
-        } else {
-            assert!(scanned || !is_canonical, "{}", plain.escape_ascii());
-        }
-    }
-
-    fn nested(depth: usize) -> Value {
-        (0..depth).fold(
-            json!(0),
-            |inner, level| if level % 2 == 0 { json!([inner]) } else { json!({ "a": inner }) },
-        )
-    }
-
-    #[derive(Serialize)]
-    struct Unsorted {
-        z: BTreeMap<String, u64>,
-        a: u64,
-    }
-
-    #[test]
-    fn the_formatter_says_what_the_scan_says() {
-        check(&json!({ "a": { "b": 1, "c": [] }, "b": {}, "c": [{ "a": 1 }, { "a": 2 }] }), true);
-        check(&Unsorted { z: BTreeMap::from([("y".to_owned(), 1)]), a: 1 }, true);
-        check(&json!(9_007_199_254_740_992_u64), true);
-        check(&json!(9_007_199_254_740_993_u64), true);
-        check(&json!(-9_007_199_254_740_993_i64), true);
-        check(&json!({ "clé": 1 }), true);
-        check(&json!({ "a\u{7f}": 1 }), true);
-        check(&nested(64), true);
-        check(&nested(65), true);
-        check(&nested(67), true);
-        check(&json!({ "": 1, "a": 2 }), false);
-        check(&json!({ "\"": 1, "#": 2 }), false);
-        check(&BTreeMap::from([(9_u32, "a"), (10, "b")]), false);
-        check(&BTreeMap::from([(false, 1), (true, 2)]), false);
-        assert!(write(&mut Vec::new(), &nested(64)).is_ok_and(|is_canonical| is_canonical));
-        assert!(write(&mut Vec::new(), &nested(65)).is_ok_and(|is_canonical| !is_canonical));
-    }
-
-    /// Members in any order, keys repeated or not.
-    #[derive(Debug, Clone)]
-    enum Tree {
-        Leaf(Value),
-        List(Vec<Self>),
-        Object(Vec<(String, Self)>),
-    }
-
-    impl Serialize for Tree {
-        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            match self {
-                Self::Leaf(value) => value.serialize(serializer),
-                Self::List(items) => serializer.collect_seq(items),
-                Self::Object(members) => {
-                    serializer.collect_map(members.iter().map(|(key, value)| (key, value)))
-                }
-            }
-        }
-    }
-
-    fn tree() -> impl Strategy<Value = Tree> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::Bool),
-            any::<u64>().prop_map(Value::from),
-            (0_u64..100).prop_map(Value::from),
-            any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_map(|float| Number::from_f64(float).map_or(Value::Null, Value::Number)),
-            ".{0,6}".prop_map(Value::String),
-            Just(Value::Object(Map::new())),
-        ];
-        leaf.prop_map(Tree::Leaf).prop_recursive(4, 24, 4, |inner| {
-            prop_oneof![
-                proptest::collection::vec(inner.clone(), 0..4).prop_map(Tree::List),
-                proptest::collection::vec(("[a-d~é]{1,2}", inner.clone()), 0..4).prop_map(Tree::Object),
-                // Mostly in order, so that deep values are reached that are canonical.
-                proptest::collection::btree_map("[a-d]{1,2}", inner, 0..4)
-                    .prop_map(|members| Tree::Object(members.into_iter().collect())),
-            ]
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn of_any_value_too(value in tree()) {
-            check(&value, true);
-        }
-    }
-}
+mod tests;

@@ -84,17 +84,15 @@ pub fn entry_json<T: Serialize>(value: &T) -> Result<Vec<u8>, CanonicalError> {
 /// Appends the entry JSON of a value to `bytes`; on an error `bytes` is as before.
 pub(crate) fn append_entry_json<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), CanonicalError> {
     let start = bytes.len();
-    let result = match checked::write(bytes, value) {
-        Ok(true) => return Ok(()),
-        Ok(false) => {
-            match scan(&bytes[start..], Origin::Written) {
-                // Internally tagged enums put their tag first; sorting costs only them.
-                Err(CanonicalError::Form { fault: Fault::KeyOrder, .. }) => sort(bytes, start),
-                other => other,
-            }
-        }
-        Err(source) => Err(CanonicalError::Serialize(source)),
-    };
+    if checked::write(bytes, value).is_ok() {
+        return Ok(());
+    }
+    bytes.truncate(start);
+    let result = write_json(bytes, value).and_then(|()| match scan(&bytes[start..], Origin::Written) {
+        // Internally tagged enums put their tag first; sorting costs only them.
+        Err(CanonicalError::Form { fault: Fault::KeyOrder, .. }) => sort(bytes, start),
+        other => other,
+    });
     if result.is_err() {
         bytes.truncate(start);
     }

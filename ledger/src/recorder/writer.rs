@@ -100,7 +100,7 @@ impl Writer {
         }
         let (frontier, origin, key) = (&self.frontier, &self.origin, &self.key);
         let mut signed = None;
-        let stored = self.store.commit(work.rows, || {
+        let stored = self.store.commit(&work.rows, || {
             with_head.then(|| {
                 let head = TreeHead { origin: origin.clone(), size: frontier.size(), root: frontier.root() };
                 let note = head.sign(key);

@@ -12,6 +12,7 @@ pub mod configuration;
 pub mod continuation;
 pub mod examples;
 pub mod initial;
+mod lines;
 pub mod llama;
 pub mod loss_scale;
 pub mod mantissas;

@@ -6,13 +6,14 @@
 //! begin nowhere else.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 
 use schemas::body::{Body, Kind};
 use schemas::contract::{Contract, MidAccumulation};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use sha2::{Digest as _, Sha256};
+
+use super::lines;
 
 /// Place of a line within its step: kind (in the order of the format page),
 /// then stream.
@@ -82,11 +83,7 @@ impl Projection {
             return;
         }
         let mut line = std::mem::take(&mut self.spare);
-        line.clear();
-        // Writing to memory cannot fail.
-        let _ = write!(line, "{} {step} ", kind.name());
-        line.extend_from_slice(det);
-        line.push(b'\n');
+        lines::write(&mut line, kind, step, det);
         let place = (order, stream);
         match self.lines.iter_mut().find(|(other, _)| *other == place) {
             Some((_, earlier)) => *earlier = line,

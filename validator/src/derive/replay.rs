@@ -12,8 +12,11 @@ use schemas::digest::Digest;
 use schemas::entry::Entry;
 use sha2::{Digest as _, Sha256};
 
-/// Lines of one step: the update first, then evaluations by stream.
-type Lines = BTreeMap<(Kind, String), Vec<u8>>;
+use super::lines;
+
+/// Lines of one step by kind and stream: the update comes first, then
+/// evaluations. There are few, so they are sorted when the step completes.
+type Lines = Vec<((Kind, String), Vec<u8>)>;
 
 /// Follows `step` and `eval` entries of the logical run.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +25,8 @@ pub struct Replay {
     hasher: Sha256,
     step: u64,
     lines: Lines,
+    /// Space of a line that was hashed, for the next one.
+    spare: Vec<u8>,
     /// At each saved step: over the steps before it, and its own lines.
     saved: BTreeMap<u64, (Sha256, Lines)>,
 }
@@ -44,28 +49,38 @@ impl Replay {
         let step = entry.header.step.unwrap_or(0);
         self.advance(step);
         let kind = entry.body.kind();
-        let mut line = format!("{} {step} ", kind.name()).into_bytes();
+        let mut line = std::mem::take(&mut self.spare);
         match det {
-            Some(det) => line.extend_from_slice(det),
-            None => line.extend_from_slice(entry.body.det_json().unwrap_or_default().as_bytes()),
+            Some(det) => lines::write(&mut line, kind, step, det),
+            None => {
+                let det = entry.body.det_json().unwrap_or_default();
+                lines::write(&mut line, kind, step, det.as_bytes());
+            }
         }
-        line.push(b'\n');
-        self.lines.insert((kind, stream), line);
+        let place = (kind, stream);
+        match self.lines.iter_mut().find(|(other, _)| *other == place) {
+            Some((_, earlier)) => *earlier = line,
+            None => self.lines.push((place, line)),
+        }
     }
 
     /// Over every line up to a saved step; `None` where no checkpoint of it was
     /// committed.
     #[must_use]
     pub fn up_to(&self, step: u64) -> Option<Digest> {
-        let (hasher, lines) = self.saved.get(&step)?;
-        let mut hasher = hasher.clone();
-        lines.values().for_each(|line| hasher.update(line));
+        let (mut hasher, mut lines) = self.saved.get(&step)?.clone();
+        lines.sort();
+        lines.iter().for_each(|(_, line)| hasher.update(line));
         Some(Digest::sha256(hasher.finalize().into()))
     }
 
     fn advance(&mut self, step: u64) {
         if step != self.step {
-            std::mem::take(&mut self.lines).into_values().for_each(|line| self.hasher.update(line));
+            self.lines.sort();
+            for (_, line) in self.lines.drain(..) {
+                self.hasher.update(&line);
+                self.spare = line;
+            }
             self.step = step;
         }
     }
