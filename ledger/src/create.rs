@@ -167,7 +167,7 @@ pub fn create_run_ledger(
         }
     }
     let origin = note::origin(LedgerKind::Run, &run);
-    let receipt = build(path, &origin, owner, &unique, Some(row))?;
+    let receipt = build(path, &origin, owner, &unique, Some(&row))?;
     Ok(Created { run, digest, receipt })
 }
 
@@ -215,7 +215,7 @@ fn build(
     origin: &str,
     key: &KeyPair,
     artifacts: &[(&[u8; 32], &[u8])],
-    row: Option<NewRow>,
+    row: Option<&NewRow>,
 ) -> Result<Receipt, CreateError> {
     debug_assert_eq!(SQLITE_LAYOUT_VERSION, 1, "a new layout needs its own migration");
     if path.exists() {
@@ -223,7 +223,7 @@ fn build(
     }
     let temporary = Temporary(with_suffix(path, &format!(".creating-{}", std::process::id())));
     let mut frontier = Frontier::new();
-    if let Some(row) = &row {
+    if let Some(row) = row {
         frontier.append(row.leaf);
     }
     let head = TreeHead { origin: origin.to_owned(), size: frontier.size(), root: frontier.root() };
@@ -232,7 +232,7 @@ fn build(
     on_own_thread(|| {
         let mut store = Store::create(&temporary.0)?;
         store.insert_artifacts(artifacts)?;
-        store.commit(row.as_slice(), || Some(stored_head))?;
+        store.commit(row.map_or(&[], std::slice::from_ref), || Some(stored_head))?;
         store.close()
     })?;
     let io = |source: std::io::Error| CreateError::Io { path: path.to_owned(), source };

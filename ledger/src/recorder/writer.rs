@@ -48,7 +48,7 @@ impl Writer {
         loop {
             let work = self.next_work();
             let closing = work.closing;
-            let result = self.write(work);
+            let result = self.write(&work);
             let done = self.publish(result, closing);
             if done {
                 break;
@@ -90,7 +90,7 @@ impl Writer {
         Work { rows, with_head: wanted || last, closing: state.closing }
     }
 
-    fn write(&mut self, work: Work) -> Result<(), WriteError> {
+    fn write(&mut self, work: &Work) -> Result<(), WriteError> {
         for row in &work.rows {
             self.frontier.append(row.leaf);
         }
