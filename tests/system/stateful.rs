@@ -164,6 +164,9 @@ fn a_run_that_signals_ended_inside_of_windows_is_accepted() {
             assert!(child.try_wait().expect("the state of a child").is_none(), "it ended too early");
             std::thread::sleep(Duration::from_millis(5));
         }
+        // Steps are seen when they are durable, often at a save; a few updates
+        // later the attempt is elsewhere.
+        std::thread::sleep(Duration::from_millis(100));
         let kill =
             std::process::Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status();
         assert!(kill.expect("a shell").success());
