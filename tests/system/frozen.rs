@@ -143,7 +143,7 @@ fn what_cannot_be_frozen_is_refused_with_what_there_is() {
     freeze("model.embed.weight").expect_complaint(
         2,
         "--freeze",
-        &["model.embed.weight", "model.embed_tokens.weight"],
+        &["model.embed.weight", "lm_head.weight to model.norm.weight"],
     );
     freeze("*").expect_complaint(2, "--freeze", &["every parameter", "freeze fewer"]);
     let frozen = freeze("*.mlp.*").expect_code(0).json();

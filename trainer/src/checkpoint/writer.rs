@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use schemas::digest::Digest;
@@ -19,12 +19,10 @@ use schemas::state::{CheckpointManifest, Shard, StateClass};
 use crate::export::{self, ExportError, FileKind, NamedTensor, WrittenShard};
 use crate::state::split::FrozenInitial;
 
+use super::flushing::write_flushed;
 use super::manifest::{self, ManifestHeader};
 use super::share::Base;
 use super::{CheckpointError, MANIFEST_NAME, staging_name};
-
-/// Writes of tensors are gathered to this size; larger ones pass through.
-const BUFFER_BYTES: usize = 1 << 20;
 
 /// A checkpoint that is being written.
 #[derive(Debug)]
@@ -110,16 +108,12 @@ impl Staging {
         tensors: &[NamedTensor],
     ) -> Result<Digest, CheckpointError> {
         let path = self.folder.join(name);
-        let mut writer = BufWriter::with_capacity(BUFFER_BYTES, create_new(&path)?);
-        let written = export::write(kind, tensors, &mut writer).map_err(|error| match error {
+        let file = create_new(&path)?;
+        let written = write_flushed(&file, |out| export::write(kind, tensors, out));
+        let written = written.map_err(|error| match error {
             ExportError::Io(source) => CheckpointError::io("write", &path)(source),
             other => CheckpointError::Export { path: path.clone(), source: other },
         })?;
-        let file = writer
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)
-            .map_err(CheckpointError::io("write", &path))?;
-        file.sync_all().map_err(CheckpointError::io("flush", &path))?;
         let WrittenShard { digest, num_bytes, tensors } = written;
         self.push(class, Shard { digest, num_bytes, path: name.to_owned(), tensors });
         Ok(digest)

@@ -52,6 +52,10 @@ fn overflow(fixture: &mut Fixture, at: usize, change: impl FnOnce(&mut Overflow)
     body!(fixture, Step, at, |h| change(h.det.overflow.as_mut().expect("a scaler reports")));
 }
 
+fn scaler(fixture: &mut Fixture) -> &mut LossScaler {
+    fixture.frozen.contract.numerics.loss_scaler.as_mut().expect("scaled")
+}
+
 #[test]
 fn the_fixture_skips_and_its_scale_moves_both_ways() {
     let fixture = scaled().build();
@@ -88,6 +92,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         changed(scaled(), |f| {
             overflow(f, 0, |overflow| (overflow.found, overflow.skipped) = (false, false));
         })
+    }),
+    error("GL630", "a scaler that overflows do not move", || changed(scaled(), |f| scaler(f).backoff = 1.0)),
+    error("GL630", "a scaler where nothing is computed in f16", || {
+        changed(scaled(), |f| f.frozen.contract.numerics.compute_dtype = Dtype::F32)
+    }),
+    error("GL630", "f16 without a scaler", || {
+        changed(RunBuilder::new(), |f| f.frozen.contract.numerics.compute_dtype = Dtype::F16)
+    }),
+    error("GL631", "a skipped step that does not say what it changed", || {
+        changed(scaled(), |f| body!(f, Step, 4, |h| h.det.updates[0].update_norm = None))
     }),
     error("GL631", "a skipped step that changed something", || {
         changed(scaled(), |f| body!(f, Step, 4, |h| h.det.updates[0].update_norm = Some(Float(0.5))))

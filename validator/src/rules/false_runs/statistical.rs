@@ -3,7 +3,8 @@
 
 use schemas::body::{Body, Continuation, SeedPair};
 use schemas::contract::{
-    Contract, EquivalenceClass, EquivalenceMetric, EquivalenceTest, OrderPolicy, VariedDraws,
+    Architecture, Contract, EquivalenceClass, EquivalenceMetric, EquivalenceTest, MidAccumulation,
+    OrderPolicy, VariedDraws,
 };
 use schemas::digest::Digest;
 use schemas::number::{DecimalU64, Float};
@@ -61,6 +62,41 @@ fn with_samples(fixture: &mut Fixture) {
                 }
             })
             .collect();
+    }
+}
+
+/// Varies what draws nothing.
+fn without_masks(contract: &mut Contract) {
+    by_seeds(contract);
+    let Architecture::LlamaDecoder(decoder) = &mut contract.architecture;
+    decoder.dropout = 0.0;
+    contract.resume.test.as_mut().expect("a test").varies = vec![VariedDraws::Dropout];
+}
+
+fn inside_of_windows(contract: &mut Contract) {
+    by_seeds(contract);
+    contract.checkpoints.mid_accumulation = MidAccumulation::SaveGradients;
+}
+
+/// Nothing answers the probe that withholds nothing.
+fn stopped(fixture: &mut Fixture) {
+    for entry in &mut fixture.entries {
+        if let Body::ProbeResult(halves) = &mut entry.body
+            && halves.det.withheld.is_empty()
+        {
+            halves.det.withheld = vec![StateClass::Optimizer];
+        }
+    }
+}
+
+/// Controls that are compared with nothing.
+fn no_references(fixture: &mut Fixture) {
+    for entry in &mut fixture.entries {
+        if let Body::ProbeResult(halves) = &mut entry.body
+            && !halves.det.withheld.is_empty()
+        {
+            halves.det.samples.iter_mut().for_each(|pair| pair.reference.value = Float(f64::NAN));
+        }
     }
 }
 
@@ -204,6 +240,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         })
     }),
     error("GL623", "a margin that nothing exceeds", || tested_under(vacuous, |_| {})),
+    error("GL623", "masks that vary where there are none", || tested_under(without_masks, |_| {})),
+    error("GL623", "continuations from inside of windows", || tested_under(inside_of_windows, |_| {})),
+    warning("GL623", "a probe that was stopped before its result", || tested(stopped)),
+    error("GL622", "a cold control whose references are no numbers", || tested(no_references)),
     error("GL623", "two seeds", || tested_under(two_seeds, |_| {})),
     error("GL623", "a statistical claim without a test", || probed_under(untested, |_| {})),
     warning("GL623", "a cold control within the margin", || tested(cold_control_within)),
