@@ -8,6 +8,7 @@ use ledger::keys::{KeyPair, Role};
 use ledger::note::{self, TreeHead};
 use ledger::tree::{self, Frontier, Hash, Levels};
 use ledger::{FrozenContract, canonical, dsse};
+use schemas::contract::Contract;
 use schemas::digest::{Digest, decode_hex, encode_hex};
 use schemas::entry::Entry;
 use schemas::number::Float;
@@ -162,6 +163,19 @@ fn the_contract_has_its_canonical_bytes_digest_and_signature() {
     let frozen = FrozenContract::from_entry(&entry).expect("signed by the owner");
     assert_eq!((frozen.digest, frozen.canonical), (digest, canonical));
     assert_eq!(frozen.contract.keys.owner.public, key(Role::Owner).public_hex());
+}
+
+/// What a contract may leave out is written as it was read, where it is there
+/// and where it is not.
+#[test]
+fn contracts_are_written_as_they_were_read() {
+    for name in ["contract.canonical.json", "contract.wide.json"] {
+        let bytes = golden(name);
+        let contract: Contract = serde_json::from_str(&bytes).expect("a contract");
+        let value = serde_json::to_value(&contract).expect("JSON");
+        let written = canonical::contract_json(&value).expect("canonical");
+        assert_eq!(String::from_utf8_lossy(&written), bytes, "{name}");
+    }
 }
 
 #[test]

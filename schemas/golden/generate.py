@@ -14,7 +14,7 @@ from formats import (
     b64, bits_of, consistency, contract_json, ecmascript_float, entry_float, entry_json, float_from_bits,
     inclusion, key_id, leaf_hash, note_key_hash, pae, public_key, root, sign, signed_note,
 )
-from samples import CONTRACT, CONTRACT_DIGEST, CONTRACT_TYPE, RUN, SEEDS, entries
+from samples import CONTRACT, CONTRACT_DIGEST, CONTRACT_TYPE, RUN, SEEDS, WIDE_CONTRACT, entries
 
 FOLDER = pathlib.Path(__file__).parent
 LARGEST_TREE = 17
@@ -167,6 +167,7 @@ def files():
     loose = json.dumps(CONTRACT, indent=2, ensure_ascii=True).replace("10000.0", "1.0e4").replace("1e-06", "0.000001")
     return {
         "contract.canonical.json": contract_json(CONTRACT),
+        "contract.wide.json": contract_json(WIDE_CONTRACT),
         "contract.digest.txt": (CONTRACT_DIGEST + "\n").encode(),
         "contract.written.json": (loose + "\n").encode(),
         "dsse.json": pretty(dsse()),

@@ -3,6 +3,7 @@
 Digests are those of names, not of files: the vectors are about bytes.
 """
 
+import copy
 import hashlib
 
 from formats import b64, contract_json, key_id, pae, public_key, sign
@@ -130,6 +131,59 @@ CONTRACT = {
     "update": {"card": binding("policy-cards/adamw.json", 1500)},
 }
 
+
+
+def wide_contract():
+    """The same, with every block that a contract may leave out."""
+    contract = copy.deepcopy(CONTRACT)
+    contract["architecture"]["dropout"] = 0.1
+    contract["averages"] = {"decay": 0.999, "first_step": 3, "order": "after_update"}
+    contract["budget"]["max_tokens"] = 1000000
+    contract["checkpoints"].update(
+        after_microbatches=1, candidate_stage="resume_qualified", mid_accumulation="save_gradients",
+        mode="asynchronous", store="s3://bucket/prefix",
+        keep={"kind": "chosen", "best": 1, "every_steps": 20, "last": 2, "pinned": [10]},
+    )
+    contract["dropout_draws"] = {"scheme": "philox_stream/1"}
+    source = hashlib.sha256(b"source").hexdigest()
+    contract["initialization"] = {
+        "kind": "warm_start",
+        "lineage": {
+            "checkpoint": "s00000200-a1", "contract": "sha256:" + source,
+            "head": {"root": "sha256:" + hashlib.sha256(b"root").hexdigest(), "size": 900},
+            "model": blake3("initial"), "run": source[:16] + "-0123456789abcdef", "step": 200,
+        },
+        "weights": binding("initial.safetensors", 500000),
+    }
+    contract["numerics"].update(
+        compute_dtype="f16",
+        loss_scaler={"backoff": 0.5, "growth": 2.0, "growth_interval": 2000, "initial": 65536.0},
+    )
+    contract["order"] = {"scheme": "shuffle_buffer/1", "size": 64}
+    contract["resume"] = {
+        "class": "statistical",
+        "test": {
+            "alpha": 0.05, "margin": 0.001, "metric": "training_loss", "num_steps": 20,
+            "seeds": ["1", "2", "18446744073709551615"], "varies": ["data_order", "dropout"],
+        },
+        "tolerance": None,
+    }
+    contract["schedule"][0]["shape"] = {
+        "cooldown": 1, "factor": 0.5, "floor": 1e-5, "kind": "plateau", "min_delta": 0.01, "patience": 2,
+        "rate": 0.003, "stream": "val",
+    }
+    held = {"scheduler", "rng_cpu", "loss_scaler", "sampler"}
+    for declared in contract["state_classes"]:
+        if declared["class"] in held:
+            declared["not_applicable"] = None
+    contract["state_classes"] += [
+        {"class": name, "not_applicable": None} for name in ("averages", "accumulated_gradients", "selection_state")
+    ]
+    contract["state_digest_every_steps"] = 10
+    return contract
+
+
+WIDE_CONTRACT = wide_contract()
 CONTRACT_BYTES = contract_json(CONTRACT)
 CONTRACT_HEX = hashlib.sha256(CONTRACT_BYTES).hexdigest()
 CONTRACT_DIGEST = "sha256:" + CONTRACT_HEX

@@ -151,6 +151,10 @@ fn the_contract_is_canonical_and_has_its_digest() -> TestResult {
     check_contract_json(bytes)?;
     let digest = format!("sha256:{}", encode_hex(&Sha256::digest(bytes)));
     assert_eq!(digest, fs::read_to_string(path("contract.digest.txt"))?.trim());
+    let wide = fs::read(path("contract.wide.json"))?;
+    check_contract_json(&wide)?;
+    let read: schemas::contract::Contract = serde_json::from_slice(&wide)?;
+    assert!(read.averages.is_some() && read.initialization.is_some() && read.resume.test.is_some());
     let written = fs::read(path("contract.written.json"))?;
     assert!(check_contract_json(&written).is_err());
     Ok(())
