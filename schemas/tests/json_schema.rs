@@ -93,9 +93,8 @@ fn a_body_of_another_kind_does_not_validate() {
 #[test]
 fn the_golden_contract_validates_and_departures_do_not() {
     let validator = validator("contract.schema.json");
-    let golden = |name: &str| -> Value {
-        serde_json::from_str(&read(&folder("golden").join(name))).expect("JSON")
-    };
+    let golden =
+        |name: &str| -> Value { serde_json::from_str(&read(&folder("golden").join(name))).expect("JSON") };
     for name in ["contract.canonical.json", "contract.wide.json"] {
         let errors: Vec<String> =
             validator.iter_errors(&golden(name)).map(|error| error.to_string()).collect();
