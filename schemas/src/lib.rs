@@ -23,6 +23,7 @@ pub mod model_index;
 pub mod number;
 pub mod parameters;
 pub mod policy_card;
+mod present;
 pub mod report;
 pub mod state;
 

@@ -458,7 +458,7 @@ impl Run {
     fn crash(&mut self, is_corrupt: bool) {
         let (attempt, last_step) = (AttemptId(self.attempt), self.step);
         let fault = |fault, checkpoint: Option<CheckpointId>| {
-            let det = FaultObservedDet { attempt, fault, last_step };
+            let det = FaultObservedDet { attempt, cause: None, fault, last_step };
             Body::FaultObserved(halves(det, FaultObservedObs { checkpoint, description: String::new() }))
         };
         let corrupt = self.newest().filter(|_| is_corrupt);

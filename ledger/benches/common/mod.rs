@@ -38,7 +38,14 @@ pub(crate) fn step(number: u64) -> Record {
         state: None,
         updates: vec![update("matrices"), update("rest")],
     };
-    let obs = StepObs { bytes_sent: 0, duration_us: 37_000 + number, recording_us: 12, resident_bytes: None };
+    let obs = StepObs {
+        bytes_sent: 0,
+        duration_us: 37_000 + number,
+        recording_us: 12,
+        replicas: Vec::new(),
+        resident_bytes: None,
+        shares: Vec::new(),
+    };
     Record::new(Body::Step(Box::new(Halves { det, obs })))
         .attempt(AttemptId(1))
         .segment(SegmentId(1))

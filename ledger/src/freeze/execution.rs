@@ -2,7 +2,8 @@
 //! floors, faults, durability, credit, resume.
 
 use schemas::contract::{
-    Architecture, Contract, CreditRule, Device, Dtype, EquivalenceClass, LossScaler, Tolerance,
+    Architecture, Contract, CreditRule, Device, Dtype, EquivalenceClass, LossScaler, PermittedRewrite,
+    Recovery, Tolerance,
 };
 use schemas::digest::Algorithm;
 
@@ -171,6 +172,18 @@ fn check_topology(contract: &Contract, problems: &mut Problems) {
         "the trainer of this edition is one process; raise /batch/accumulation instead",
     );
     problems.require(
+        topology.collective.is_none(),
+        "/topology/collective",
+        "is there, and there is one worker",
+        "leave it out",
+    );
+    problems.require(
+        topology.permitted_rewrites.iter().all(|rewrite| *rewrite == PermittedRewrite::ThreadCount),
+        "/topology/permitted_rewrites",
+        "names another rewrite than \"thread_count\"",
+        "the trainer of this edition executes each attempt with the same number of workers",
+    );
+    problems.require(
         topology.permitted_rewrites.len() <= 1,
         "/topology/permitted_rewrites",
         "names a rewrite twice",
@@ -263,5 +276,17 @@ fn check_faults(contract: &Contract, problems: &mut Problems) {
         "/faults/plan",
         format!("plans {} faults; expected []", contract.faults.plan.len()),
         "the trainer of this edition injects no faults into itself",
+    );
+    problems.require(
+        contract.faults.detection.is_everywhere() || !contract.faults.plan.is_empty(),
+        "/faults/detection",
+        "turns the trainer's detectors off, and no fault is planned",
+        "leave it out",
+    );
+    problems.require(
+        contract.faults.recovery != Recovery::RollBack,
+        "/faults/recovery",
+        "is \"roll_back\"; expected another policy",
+        "the trainer of this edition does not go back behind a checkpoint that is validated",
     );
 }

@@ -132,6 +132,13 @@ pub fn step(number: u64, loss: f64) -> Record {
         state: None,
         updates: Vec::new(),
     };
-    let obs = StepObs { bytes_sent: 0, duration_us: 10, recording_us: 0, resident_bytes: None };
+    let obs = StepObs {
+        bytes_sent: 0,
+        duration_us: 10,
+        recording_us: 0,
+        replicas: Vec::new(),
+        resident_bytes: None,
+        shares: Vec::new(),
+    };
     Record::new(Body::Step(Box::new(Halves { det, obs }))).attempt(AttemptId(1)).step(number)
 }

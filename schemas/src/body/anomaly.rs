@@ -1,7 +1,8 @@
 //! Anomalies, and what those of saved state say of it.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
+use crate::present::present;
 use crate::state::StateClass;
 
 /// Name of the anomaly of tensors that are stored as binary32 and hold nothing
@@ -59,12 +60,6 @@ pub struct StateAnomaly {
 pub struct AnomalyObs {
     /// In words.
     pub description: String,
-}
-
-/// A member that may be left out and is never null, so that there is one way to
-/// say that there is none.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<StateAnomaly>, D::Error> {
-    StateAnomaly::deserialize(deserializer).map(Some)
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::contract::FaultKind;
+use crate::contract::{FaultKind, FaultPhase};
 use crate::ids::{AttemptId, CheckpointId};
+use crate::present::present;
 
 /// `fault.injected`, determined half: durable before the fault acts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,8 +13,8 @@ use crate::ids::{AttemptId, CheckpointId};
 pub struct FaultInjectedDet {
     /// The family.
     pub fault: FaultKind,
-    /// Where within the step.
-    pub phase: String,
+    /// Where it acts.
+    pub phase: FaultPhase,
     /// Index into the contract's plan.
     pub plan_index: u32,
 }
@@ -41,6 +42,13 @@ pub enum ObservedFault {
     StateMismatch,
     /// Storage refused a write.
     StorageFailed,
+    /// Something else executes than the contract's plan: precision or workers.
+    PlanMismatch,
+    /// A worker sent something else than its share of this update, or its
+    /// parameters differ from the others'.
+    WorkerDisagrees,
+    /// Evaluation or selection is not what the record gives.
+    SelectionMismatch,
 }
 
 /// `fault.observed`, determined half.
@@ -50,6 +58,11 @@ pub enum ObservedFault {
 pub struct FaultObservedDet {
     /// The attempt that it struck.
     pub attempt: AttemptId,
+    /// The family that it is taken for; left out where what was seen does not
+    /// tell.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "FaultKind"))]
+    pub cause: Option<FaultKind>,
     /// What was seen.
     pub fault: ObservedFault,
     /// Last step that the ledger holds of that attempt.

@@ -1,13 +1,14 @@
 //! Resume probes: a checkpoint is continued in a fresh process and compared
 //! with a separately executed, uninterrupted trajectory.
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
 
 use super::ExecutedPlan;
 use crate::contract::{Code, EquivalenceClass};
 use crate::digest::Digest;
 use crate::ids::CheckpointId;
 use crate::number::{DecimalU64, Float};
+use crate::present::not_empty;
 use crate::state::{StateClass, StateDigest};
 
 /// `probe.start`, determined half.
@@ -189,12 +190,6 @@ pub struct SeedPair {
     pub resumed: Continuation,
     /// The seed.
     pub seed: DecimalU64,
-}
-
-/// A list that is left out when it is empty has that one form.
-fn not_empty<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    let list = Vec::deserialize(deserializer)?;
-    if list.is_empty() { Err(de::Error::custom("an empty list is left out")) } else { Ok(list) }
 }
 
 /// `probe.result`, determined half: raw distances, from which the validator

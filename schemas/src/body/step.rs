@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::contract::{Metric, ParameterView};
 use crate::data::Split;
 use crate::digest::Digest;
+use crate::ids::WorkerId;
 use crate::number::Float;
+use crate::present::not_empty;
 use crate::state::StateDigest;
 
 /// A run of consecutive positions within one epoch.
@@ -147,8 +149,47 @@ pub struct StepObs {
     pub duration_us: u64,
     /// Of these, waiting for the recorder.
     pub recording_us: u64,
+    /// Digests of every worker's parameters and moments, in the order of
+    /// workers, at the contract's cadence; left out elsewhere and where there is
+    /// one worker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "not_empty")]
+    pub replicas: Vec<ReplicaDigest>,
     /// Resident memory in bytes; null when not read at this step.
     pub resident_bytes: Option<u64>,
+    /// Who executed which microbatches, in the order of workers; left out where
+    /// there is one worker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "not_empty")]
+    pub shares: Vec<WorkerShare>,
+}
+
+/// What a worker's replica came to (`docs/FORMAT.md`, "Workers").
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaDigest {
+    /// BLAKE3 over its parameters and moments after the update.
+    pub digest: Digest,
+    /// Which worker.
+    pub worker: WorkerId,
+}
+
+/// A worker's part of one update.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct WorkerShare {
+    /// Bytes that it sent for this update; 0 of the process that records.
+    pub bytes_sent: u64,
+    /// From the update's start to its last byte, in microseconds.
+    pub duration_us: u64,
+    /// Its first microbatch of the update, from 0.
+    pub first_microbatch: u32,
+    /// BLAKE3 over the sums of gradients that it gave, as they were sent.
+    pub gradients: Digest,
+    /// Microbatches in a row.
+    pub num_microbatches: u32,
+    /// Which worker.
+    pub worker: WorkerId,
 }
 
 /// `eval`, determined half.

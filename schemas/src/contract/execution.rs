@@ -1,10 +1,10 @@
-//! Numerics, topology, code, environment, floors, faults, resume, durability.
+//! Numerics, topology, code, environment, floors, durability.
 
 use serde::{Deserialize, Serialize};
 
 use super::EquivalenceClass;
 use crate::digest::Digest;
-use crate::number::DecimalU64;
+use crate::present::present;
 
 /// dtypes, reductions, determinism.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +78,10 @@ pub enum Reduction {
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
+    /// How workers exchange gradients; there exactly where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "Collective"))]
+    pub collective: Option<Collective>,
     /// Adaptive identities; one unless the learning process has more.
     pub learners: u32,
     /// Ways in which execution may differ from the declared plan without
@@ -87,6 +91,22 @@ pub struct Topology {
     pub workers: u32,
 }
 
+/// How workers exchange gradients (`docs/FORMAT.md`, "Workers").
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Collective {
+    /// Milliseconds between two signs of life of a worker, on a connection of
+    /// their own; below `timeout_ms`.
+    pub heartbeat_ms: u32,
+    /// Every so many steps the digests of all workers' parameters and moments
+    /// are compared and recorded; at least 1.
+    pub replica_digest_every_steps: u64,
+    /// Milliseconds that a worker may take for its share of an update, or be
+    /// silent, before the attempt ends.
+    pub timeout_ms: u32,
+}
+
 /// A difference in execution that keeps the learning process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
@@ -94,6 +114,10 @@ pub struct Topology {
 pub enum PermittedRewrite {
     /// Any number of threads; the same bits are still required.
     ThreadCount,
+    /// An attempt may have another number of workers that share the same global
+    /// batch in the same microbatches. It begins a segment of its own, whose
+    /// claim is order-bounded.
+    WorkerCount,
 }
 
 /// What is compiled and where it runs.
@@ -175,68 +199,6 @@ pub struct Floors {
     pub free_disk_bytes: u64,
     /// `MemAvailable` of `/proc/meminfo`.
     pub free_memory_bytes: u64,
-}
-
-/// Injected faults, and what to do about any fault.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct FaultPolicy {
-    /// Faults that the run injects into itself; empty: none.
-    pub plan: Vec<PlannedFault>,
-    /// What happens after a fault.
-    pub recovery: Recovery,
-}
-
-/// One injected fault.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct PlannedFault {
-    /// Which of the thirteen families.
-    pub fault: FaultKind,
-    /// Where within the step: `before_forward`, `after_backward`, ...
-    pub phase: String,
-    /// Randomness of the fault itself.
-    pub seed: DecimalU64,
-    /// At which step.
-    pub step: u64,
-    /// At which worker; null: at every one.
-    pub worker: Option<u32>,
-}
-
-/// The fault families of the campaign protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the names are the families of the campaign protocol")]
-pub enum FaultKind {
-    WorkerLoss,
-    CollectiveTimeout,
-    CheckpointWriteInterruption,
-    SingleShardCorruption,
-    DataCursorRewind,
-    DataCursorSkip,
-    RngStateLoss,
-    SchedulerStateLoss,
-    LossScalerLoss,
-    PrecisionPolicyChange,
-    TopologyChange,
-    StaleOrDelayedGradient,
-    ValidationLeakageInSelection,
-}
-
-/// What happens after a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Recovery {
-    /// A new attempt from the newest validated checkpoint.
-    RestartFromLastValidated,
-    /// A new attempt from the newest resume-qualified checkpoint.
-    RestartFromLastQualified,
-    /// The run ends.
-    Refuse,
 }
 
 /// How much a crash may lose: entries are made durable at the first of these.

@@ -8,6 +8,7 @@
 mod authority;
 mod equivalence;
 mod execution;
+mod faults;
 mod lineage;
 mod model;
 mod schedule;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use authority::*;
 pub use equivalence::*;
 pub use execution::*;
+pub use faults::*;
 pub use lineage::*;
 pub use model::*;
 pub use schedule::*;

@@ -251,7 +251,7 @@ fn fail(
     let reason = error::chain(failure);
     let body = match failure.fault() {
         Some(fault) => {
-            let det = FaultObservedDet { attempt: number, fault, last_step };
+            let det = FaultObservedDet { attempt: number, cause: None, fault, last_step };
             let obs = FaultObservedObs { checkpoint: None, description: reason.clone() };
             Body::FaultObserved(Box::new(Halves { det, obs }))
         }

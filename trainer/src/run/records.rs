@@ -69,7 +69,9 @@ pub(super) fn record_step(
         bytes_sent: 0,
         duration_us: micros(update.duration),
         recording_us: micros(attempt.take_waited()),
+        replicas: Vec::new(),
         resident_bytes: if is_read { costs::resident_bytes() } else { None },
+        shares: Vec::new(),
     };
     attempt.console.step(step, &det, update.duration);
     attempt.record(step, Body::Step(Box::new(Halves { det, obs })))?;

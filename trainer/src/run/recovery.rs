@@ -36,7 +36,7 @@ fn observed(
     checkpoint: Option<CheckpointId>,
     description: String,
 ) -> Body {
-    let det = FaultObservedDet { attempt: past.attempt, fault, last_step: past.last_step };
+    let det = FaultObservedDet { attempt: past.attempt, cause: None, fault, last_step: past.last_step };
     Body::FaultObserved(Box::new(Halves { det, obs: FaultObservedObs { checkpoint, description } }))
 }
 

@@ -191,7 +191,11 @@ pub fn contract(decoder: &LlamaDecoder, microbatch_examples: u32, accumulation: 
         },
         expected: ExpectedEnvelope { communication_bytes_per_step: 0, memory_bytes: 1 << 30 },
         extensions: Vec::new(),
-        faults: FaultPolicy { plan: Vec::new(), recovery: Recovery::RestartFromLastValidated },
+        faults: FaultPolicy {
+            detection: Detection::default(),
+            plan: Vec::new(),
+            recovery: Recovery::RestartFromLastValidated,
+        },
         floors: Floors { free_disk_bytes: 0, free_memory_bytes: 0 },
         format: schemas::CONTRACT_FORMAT.to_owned(),
         initialization: None,
@@ -257,7 +261,7 @@ pub fn contract(decoder: &LlamaDecoder, microbatch_examples: u32, accumulation: 
         state_classes: state_classes(),
         state_digest_every_steps: None,
         stopping: StoppingRule::AtStep { step: 8 },
-        topology: Topology { learners: 1, permitted_rewrites: Vec::new(), workers: 1 },
+        topology: Topology { collective: None, learners: 1, permitted_rewrites: Vec::new(), workers: 1 },
         update: UpdateBinding { card: binding("card.json", b"card") },
     }
 }

@@ -246,7 +246,9 @@ impl Checkpoints {
     pub(crate) fn newest_usable(&self, recovery: Recovery) -> Option<(&CheckpointId, &Checkpoint)> {
         let least = match recovery {
             Recovery::RestartFromLastQualified => CheckpointStage::ResumeQualified,
-            Recovery::RestartFromLastValidated | Recovery::Refuse => CheckpointStage::Validated,
+            Recovery::RestartFromLastValidated | Recovery::RollBack | Recovery::Refuse => {
+                CheckpointStage::Validated
+            }
         };
         self.all
             .iter()

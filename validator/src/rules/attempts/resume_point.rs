@@ -90,7 +90,7 @@ impl Resume {
         {
             let stage = match self.recovery {
                 Recovery::RestartFromLastQualified => "resume-qualified",
-                Recovery::RestartFromLastValidated | Recovery::Refuse => "validated",
+                Recovery::RestartFromLastValidated | Recovery::RollBack | Recovery::Refuse => "validated",
             };
             let message =
                 format!("attempt {} does not begin from the newest {stage} checkpoint", det.attempt);

@@ -1,7 +1,7 @@
 //! False runs for `GL7xx`.
 
 use schemas::body::{AmendmentDet, AnomalyDet, AnomalyObs, Body, FaultInjectedDet, Halves, Kind, Nothing};
-use schemas::contract::{Contract, FaultKind, Membership, PlannedFault, Recovery, WitnessKey};
+use schemas::contract::{Contract, FaultKind, FaultPhase, Membership, PlannedFault, Recovery, WitnessKey};
 use schemas::data::Split;
 use schemas::digest::{Digest, encode_hex};
 use schemas::finding::{Effect, Severity};
@@ -26,14 +26,14 @@ fn insert(fixture: &mut Fixture, body: Body) {
 
 fn injected() -> Body {
     let det =
-        FaultInjectedDet { fault: FaultKind::WorkerLoss, phase: "before_forward".to_owned(), plan_index: 0 };
+        FaultInjectedDet { fault: FaultKind::WorkerLoss, phase: FaultPhase::BeforeForward, plan_index: 0 };
     Body::FaultInjected(Box::new(Halves { det, obs: Nothing {} }))
 }
 
 fn planned() -> PlannedFault {
     PlannedFault {
         fault: FaultKind::WorkerLoss,
-        phase: "before_forward".to_owned(),
+        phase: FaultPhase::BeforeForward,
         seed: DecimalU64(1),
         step: 3,
         worker: None,
