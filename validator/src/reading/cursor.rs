@@ -93,6 +93,16 @@ impl<'de, 'm> Cursor<'de, 'm> {
         }
     }
 
+    /// Whether a member of a name comes next, behind a comma unless it is the first.
+    pub(super) fn is_member_next(&self, name: &str, is_first: bool) -> bool {
+        let rest = self.rest();
+        let rest = if is_first { Some(rest) } else { rest.strip_prefix(b",") };
+        let key = rest
+            .and_then(|rest| rest.strip_prefix(b"\""))
+            .and_then(|rest| rest.strip_prefix(name.as_bytes()));
+        key.is_some_and(|rest| rest.starts_with(b"\":"))
+    }
+
     /// Whether the bytes end here.
     pub(super) const fn is_at_end(&self) -> bool {
         self.at == self.text.len()

@@ -196,7 +196,7 @@ impl<'de> Deserializer<'de> for &mut Cursor<'de, '_> {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Refused> {
@@ -204,7 +204,9 @@ impl<'de> Deserializer<'de> for &mut Cursor<'de, '_> {
             return Err(Refused);
         }
         self.open(b'{')?;
-        let mut access = Fields { cursor: &mut *self, fields, next: 0, det_start: None };
+        let left_out = may_be_left_out(name);
+        let mut access =
+            Fields { cursor: &mut *self, fields, is_first: true, left_out, next: 0, det_start: None };
         let value = visitor.visit_map(&mut access)?;
         // A visitor that did not ask for every field left some unread.
         if access.next != fields.len() {
@@ -273,10 +275,25 @@ impl<'de> SeqAccess<'de> for Elements<'_, 'de, '_> {
     }
 }
 
-/// Members of a struct: its fields in the order of declaration, and all of them.
+/// Members of a struct that are left out where there is nothing; their types
+/// refuse null and an empty list. What is not named here is read by the separate
+/// passes where it is left out.
+fn may_be_left_out(name: &str) -> &'static [&'static str] {
+    match name {
+        "StepObs" => &["replicas", "shares"],
+        "AnomalyDet" => &["state"],
+        "FaultObservedDet" => &["cause"],
+        _ => &[],
+    }
+}
+
+/// Members of a struct: its fields in the order of declaration, and all of them
+/// but those that may be left out.
 struct Fields<'a, 'de, 'm> {
     cursor: &'a mut Cursor<'de, 'm>,
     fields: &'static [&'static str],
+    is_first: bool,
+    left_out: &'static [&'static str],
     next: usize,
     det_start: Option<usize>,
 }
@@ -285,9 +302,15 @@ impl<'de> MapAccess<'de> for &mut Fields<'_, 'de, '_> {
     type Error = Refused;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Refused> {
-        let index = self.next;
-        let Some(name) = self.fields.get(index) else { return Ok(None) };
-        if index > 0 {
+        let (index, name) = loop {
+            let index = self.next;
+            let Some(name) = self.fields.get(index) else { return Ok(None) };
+            if !self.left_out.contains(name) || self.cursor.is_member_next(name, self.is_first) {
+                break (index, name);
+            }
+            self.next += 1;
+        };
+        if !std::mem::take(&mut self.is_first) {
             self.cursor.expect_byte(b',')?;
         }
         self.cursor.expect_key(name)?;

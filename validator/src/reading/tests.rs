@@ -3,11 +3,16 @@
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use schemas::body::{Body, CostDet, CostObs, DiagnosticDet, DiagnosticObs, Halves};
+use schemas::body::{
+    AnomalyDet, AnomalyObs, Body, CostDet, CostObs, DiagnosticDet, DiagnosticObs, FaultObservedDet,
+    FaultObservedObs, Halves, ObservedFault, ReplicaDigest, StateAnomaly, WorkerShare,
+};
+use schemas::contract::FaultKind;
 use schemas::digest::Digest;
 use schemas::entry::{Extension, Origin};
-use schemas::ids::{KeyId, WorkerId};
+use schemas::ids::{AttemptId, KeyId, WorkerId};
 use schemas::number::{EntryFormatter, Float};
+use schemas::state::StateClass;
 use serde::Serialize;
 
 use super::*;
@@ -25,6 +30,11 @@ static ENTRIES: LazyLock<Vec<String>> = LazyLock::new(|| {
             entries.push(entry);
         }
     }
+    let step = entries.iter().find_map(|entry| match &entry.body {
+        Body::Step(halves) => Some(halves.as_ref().clone()),
+        _ => None,
+    });
+    let step = step.expect("a run has steps");
     let template = entries[0].clone();
     let mut with_body = |body| entries.push(Entry { body, ..template.clone() });
     let values = [("a".to_owned(), Float(1.5)), ("b \" c".to_owned(), Float(f64::NEG_INFINITY))];
@@ -33,6 +43,33 @@ static ENTRIES: LazyLock<Vec<String>> = LazyLock::new(|| {
         det: DiagnosticDet { name: "x\ty\u{1}é".to_owned(), values: values.clone() },
         obs: DiagnosticObs { values },
     })));
+    // Members that may be left out: all of them are there, some, the others.
+    let replica = ReplicaDigest { digest: Digest::blake3([4; 32]), worker: WorkerId(1) };
+    let share = WorkerShare {
+        bytes_sent: 7,
+        duration_us: 8,
+        first_microbatch: 2,
+        gradients: Digest::blake3([5; 32]),
+        num_microbatches: 2,
+        worker: WorkerId(1),
+    };
+    for (replicas, shares) in [(1, 2), (0, 1), (1, 0)] {
+        let mut step = step.clone();
+        step.obs.replicas = vec![replica.clone(); replicas];
+        step.obs.shares = vec![share.clone(); shares];
+        with_body(Body::Step(Box::new(step)));
+    }
+    let state = StateAnomaly { class: StateClass::Model, num_elements: 1, num_tensors: 1, tensor: None };
+    for state in [Some(state), None] {
+        let det = AnomalyDet { name: "odd".to_owned(), state };
+        with_body(Body::Anomaly(Box::new(Halves { det, obs: AnomalyObs { description: String::new() } })));
+    }
+    for cause in [Some(FaultKind::WorkerLoss), None] {
+        let (attempt, fault) = (AttemptId(1), ObservedFault::WorkerLost);
+        let det = FaultObservedDet { attempt, cause, fault, last_step: 2 };
+        let obs = FaultObservedObs { checkpoint: None, description: String::new() };
+        with_body(Body::FaultObserved(Box::new(Halves { det, obs })));
+    }
     for amount in [f64::from_bits(0x7ff8_0000_0000_0001), -0.0, 5e-324, 1e300, 0.1f32.into(), 1e16] {
         let description = "C:\\ \u{7} \r\n \"quoted\"".to_owned();
         with_body(Body::Cost(Box::new(Halves {
