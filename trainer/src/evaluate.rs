@@ -8,7 +8,6 @@ use std::f64::consts::LN_2;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use schemas::contract::{EvaluationStream, Metric};
-use schemas::data::Split;
 use schemas::digest::Digest;
 
 use crate::batch::{Microbatch, Placement};

@@ -7,6 +7,7 @@ use schemas::contract::{EvaluationStream, FaultPhase};
 use schemas::data::Split;
 
 use super::Due;
+use crate::data::ExampleSource;
 use crate::engine::Engine;
 use crate::run::attempt::Attempt;
 use crate::run::error::RunError;
@@ -28,7 +29,7 @@ pub fn evaluated(
     let mut leaked = None;
     for due in due {
         let num_train = engine.num_train_examples();
-        let of_split = engine.source(stream.split).map_or(num_train, |source| source.num_examples());
+        let of_split = engine.source(stream.split).map_or(num_train, ExampleSource::num_examples);
         let num_examples = stream.num_examples.unwrap_or(of_split).min(num_train);
         due.record(attempt)?;
         leaked = Some(EvaluationStream {

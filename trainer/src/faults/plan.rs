@@ -80,13 +80,13 @@ impl Journal {
     }
 
     /// Notes that an item is about to act; `None` where an entry says so.
+    #[cfg_attr(not(feature = "failpoints"), allow(unused_variables, reason = "the ledger has it"))]
     pub(super) fn note(&self, plan_index: u32) -> Option<Result<(), PlanError>> {
-        #[cfg(feature = "failpoints")]
-        if let Self::Withheld(path) = self {
-            return Some(withheld::note(path, plan_index));
+        match self {
+            Self::Recorded => None,
+            #[cfg(feature = "failpoints")]
+            Self::Withheld(path) => Some(withheld::note(path, plan_index)),
         }
-        let (Self::Recorded, _) = (self, plan_index) else { return None };
-        None
     }
 }
 

@@ -13,7 +13,7 @@ use crate::run::error::RunError;
 use crate::run::save::Stages;
 
 /// A checkpoint as far as it has come: its folder, and the manifest in it.
-pub type Stored<'a> = (&'a Path, &'a CheckpointManifest);
+type Stored<'a> = (&'a Path, &'a CheckpointManifest);
 
 /// At a place of the save of a step. `stored` is what a corruption strikes.
 ///

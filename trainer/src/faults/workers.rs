@@ -41,7 +41,7 @@ pub struct WorkerRequest {
 /// Asks for what a fault does between processes; `None` for one that strikes
 /// the process that records alone.
 #[must_use]
-pub fn request(contract: &Contract, due: &Due) -> Option<WorkerRequest> {
+pub(super) fn request(contract: &Contract, due: &Due) -> Option<WorkerRequest> {
     let (workers, worker) = (contract.topology.workers, due.worker());
     let strike = match (due.planned.fault, due.planned.phase) {
         (FaultKind::WorkerLoss, _) if worker > 0 => WorkerStrike::Kill,
@@ -69,7 +69,7 @@ fn fewer_workers(workers: u32, microbatches: u32, word: u32) -> u32 {
 /// # Errors
 /// [`Refusal::Unsupported`] in a trainer whose updates no other process
 /// executes; the freeze refuses such a plan before.
-pub fn strike(_: &mut Attempt, _: &mut Engine, request: &WorkerRequest) -> Result<(), RunError> {
+pub(super) fn strike(_: &mut Attempt, _: &mut Engine, request: &WorkerRequest) -> Result<(), RunError> {
     Err(Refusal::Unsupported { pointer: "/faults/plan", found: format!("{request:?}") }.into())
 }
 
