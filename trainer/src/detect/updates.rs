@@ -46,6 +46,8 @@ pub struct Detectors {
     microbatch_examples: u64,
     /// From the recorded evaluations.
     plateaus: Vec<Plateau>,
+    /// Path of the parameter that is looked at; none before the first look.
+    sample: Option<String>,
     /// From the recorded overflows.
     scaler: Option<LossScale>,
     /// Whether the sampled parameter fitted bfloat16 when it was looked at last;
@@ -104,6 +106,7 @@ impl Detectors {
             last: None,
             microbatch_examples: u64::from(contract.batch.microbatch_examples),
             plateaus,
+            sample: None,
             scaler,
             was_rounded: None,
         }
@@ -135,7 +138,8 @@ impl Detectors {
             return Err(Mismatch::own(ObservedFault::PlanMismatch, cause, what).into());
         }
         if self.was_rounded.is_none() {
-            self.was_rounded = Some(look(engine)?);
+            self.sample = engine.sample();
+            self.was_rounded = Some(self.look(engine)?);
         }
         Ok(())
     }
@@ -163,7 +167,7 @@ impl Detectors {
             }
             self.last = Some((*gradient_norm, draw.ids));
         }
-        let is_rounded = look(engine)?;
+        let is_rounded = self.look(engine)?;
         if is_rounded && self.was_rounded == Some(false) {
             let what = format!("behind update {step} no trained parameter has a bit that bf16 does not hold");
             let cause = FaultKind::PrecisionPolicyChange;
@@ -174,6 +178,12 @@ impl Detectors {
             scaler.observe(overflow.found);
         }
         Ok(())
+    }
+
+    /// Whether the sampled parameter fits bfloat16.
+    fn look(&self, engine: &Engine) -> Result<bool, EngineError> {
+        let Some(path) = &self.sample else { return Ok(false) };
+        Ok(engine.values(path)?.is_some_and(|values| is_rounded(&values)))
     }
 
     fn check_cursor(&self, engine: &Engine) -> Result<(), Mismatch> {
@@ -249,11 +259,6 @@ impl Detectors {
         );
         Err(Mismatch::own(ObservedFault::StateMismatch, FaultKind::LossScalerLoss, what))
     }
-}
-
-/// Whether the sampled parameter fits bfloat16.
-fn look(engine: &Engine) -> Result<bool, EngineError> {
-    Ok(engine.sample()?.is_some_and(|values| is_rounded(&values)))
 }
 
 #[cfg(test)]

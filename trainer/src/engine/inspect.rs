@@ -33,22 +33,25 @@ impl Engine {
         }
     }
 
-    /// Values of the smallest trained matrix that is not tiny, which stands for
+    /// Path of the smallest trained matrix that is not tiny, which stands for
     /// all in a look at every update; `None` where there is none.
+    #[must_use]
+    pub fn sample(&self) -> Option<String> {
+        let is_trained = |path: &str| self.slots.iter().any(|slot| slot.path == path);
+        let size = |shape: &[u64]| shape.iter().product::<u64>();
+        let matrices = self.manifest.parameters.iter().filter(|declared| {
+            declared.shape.len() == 2 && size(&declared.shape) >= SAMPLE_MIN && is_trained(&declared.path)
+        });
+        let smallest = matrices.min_by_key(|declared| size(&declared.shape));
+        smallest.map(|declared| declared.path.clone())
+    }
+
+    /// Values of a parameter; `None` where there is none of that path.
     ///
     /// # Errors
     /// When the device fails.
-    pub fn sample(&self) -> Result<Option<Vec<f32>>, EngineError> {
-        let trained = |path: &str| self.slots.iter().any(|slot| slot.path == path);
-        let size = |shape: &[u64]| shape.iter().product::<u64>();
-        let matrices = self.manifest.parameters.iter().filter(|declared| {
-            declared.shape.len() == 2 && size(&declared.shape) >= SAMPLE_MIN && trained(&declared.path)
-        });
-        let smallest = matrices.min_by_key(|declared| size(&declared.shape));
-        let Some(tensor) = smallest.and_then(|declared| self.parameters.get(&declared.path)) else {
-            return Ok(None);
-        };
-        let values = tensor.try_to_vec_as::<f32>();
-        values.map(Some).map_err(|error| EngineError::device("reading a parameter", &error))
+    pub fn values(&self, path: &str) -> Result<Option<Vec<f32>>, EngineError> {
+        let values = self.parameters.get(path).map(|tensor| tensor.try_to_vec_as::<f32>()).transpose();
+        values.map_err(|error| EngineError::device("reading a parameter", &error))
     }
 }

@@ -45,7 +45,10 @@ fn scaled(contract: &mut Contract) {
     contract.numerics.compute_dtype = Dtype::F16;
     contract.numerics.loss_scaler =
         Some(LossScaler { backoff: 0.125, growth: 2.0, growth_interval: 2, initial: 16_777_216.0 });
-    let class = StateClass::LossScaler;
+    capture(contract, StateClass::LossScaler);
+}
+
+fn capture(contract: &mut Contract, class: StateClass) {
     contract.state_classes.retain(|declared| declared.class != class);
     let at = contract.state_classes.iter().position(|other| other.class > class).unwrap_or(0);
     contract.state_classes.insert(at, StateClassDeclaration { class, not_applicable: None });
@@ -55,6 +58,17 @@ fn scaled(contract: &mut Contract) {
 fn beside(contract: &mut Contract) {
     plain(contract);
     contract.checkpoints.mode = SaveMode::Asynchronous;
+}
+
+/// Five microbatches an update, saved behind the second of them.
+fn inside(contract: &mut Contract) {
+    plain(contract);
+    contract.batch = Batch { accumulation: 5, data_parallel: 1, global_examples: 10, microbatch_examples: 2 };
+    contract.checkpoints.mid_accumulation = MidAccumulation::SaveGradients;
+    contract.checkpoints.after_microbatches = Some(2);
+    contract.dropout_draws = DropoutDraws::PhiloxStream;
+    capture(contract, StateClass::RngCpu);
+    capture(contract, StateClass::AccumulatedGradients);
 }
 
 type Edit = fn(&mut Contract);
@@ -99,17 +113,25 @@ fn assert_fired(folder: &RunFolder, plan: &[PlannedFault]) -> Result<()> {
     Ok(())
 }
 
-/// The newest `fault.observed` that has a cause: fault, cause, worker.
-fn attributed(folder: &RunFolder) -> Result<(Value, Value, Option<u32>)> {
+/// What was seen, what it was taken for, and of which worker.
+type Attributed = (Value, Value, Option<u32>);
+
+/// Every `fault.observed` that has a cause, in order.
+fn all_attributed(folder: &RunFolder) -> Result<Vec<Attributed>> {
     let entries = folder.entries()?;
-    let mut found = None;
+    let mut found = Vec::new();
     for entry in entries.iter().filter(|entry| entry.body.kind().name() == "fault.observed") {
         let det = serde_json::to_value(&entry.body)?["det"].clone();
         if det.get("cause").is_some() {
-            found = Some((det["fault"].clone(), det["cause"].clone(), entry.header.worker.map(|w| w.0)));
+            found.push((det["fault"].clone(), det["cause"].clone(), entry.header.worker.map(|w| w.0)));
         }
     }
-    found.context("a fault is attributed")
+    Ok(found)
+}
+
+/// The newest of them.
+fn attributed(folder: &RunFolder) -> Result<Attributed> {
+    all_attributed(folder)?.pop().context("a fault is attributed")
 }
 
 /// What has to differ where a fault acted and nobody looked.
@@ -237,6 +259,20 @@ fn a_gradient_of_the_update_before_is_found() -> Result<()> {
     check_found(plain, fault, &UPDATES, "worker_disagrees", Shows::Model)
 }
 
+/// The update behind a save inside of it, and another.
+#[test]
+fn faults_of_an_open_update_are_found() -> Result<()> {
+    for (fault, phase, observed) in [
+        (FaultKind::DataCursorSkip, FaultPhase::BeforeForward, "state_mismatch"),
+        (FaultKind::RngStateLoss, FaultPhase::Restore, "state_mismatch"),
+        (FaultKind::StaleOrDelayedGradient, FaultPhase::BeforeExchange, "worker_disagrees"),
+    ] {
+        let steps: &[u64] = if phase == FaultPhase::Restore { &[6] } else { &[7, 16] };
+        check_found(inside, (fault, phase), steps, observed, Shows::Model)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn an_evaluation_of_the_train_split_is_found() -> Result<()> {
     let fault = (FaultKind::ValidationLeakageInSelection, FaultPhase::Evaluation);
@@ -332,10 +368,9 @@ fn a_shard_that_changes_behind_its_validation_is_found_by_the_next_resume() -> R
     for edit in [plain as Edit, beside] {
         let whole = twin(edit)?;
         for step in SAVES {
-            let plan = [
-                planned(fault, FaultPhase::Validated, step),
-                planned(FaultKind::WorkerLoss, FaultPhase::BeforeForward, step + 5),
-            ];
+            // The next save begins when this one is over, also beside training.
+            let next = planned(FaultKind::CheckpointWriteInterruption, FaultPhase::ShardWritten, step + 6);
+            let plan = [planned(fault, FaultPhase::Validated, step), next];
             let folder = frozen(edit, Detection::TrainerAndValidator, &plan)?;
             assert_eq!(folder.train()?.code, None);
             assert_fired(&folder, &plan)?;
@@ -343,7 +378,8 @@ fn a_shard_that_changes_behind_its_validation_is_found_by_the_next_resume() -> R
             let verify = folder.trainer(&["checkpoint", "verify", "--ledger", "run.db", &name])?;
             assert_eq!(verify.code, Some(1), "{}{}", verify.stdout, verify.stderr);
             folder.train()?.expect(0).says(&format!("checkpoint {name} cannot be used"));
-            assert_eq!(attributed(&folder)?, (json!("checkpoint_corrupt"), json!(fault), None));
+            let expected = (json!("checkpoint_corrupt"), json!(fault), None);
+            assert!(all_attributed(&folder)?.contains(&expected), "{step}");
             let recovered = folder.bodies("fault.recovered")?;
             assert!(recovered.iter().all(|body| body["det"]["from_step"] == step - 6), "{recovered:?}");
             assert_eq!(folder.model(LAST)?, whole.model(LAST)?, "{step}");
