@@ -47,6 +47,7 @@ use schemas::contract::{Contract, Device, Dtype, PermittedRewrite, Recovery};
 use crate::checkpoint::roster::Roster;
 use crate::device;
 use crate::engine::{Engine, EngineConfig};
+use crate::faults::{self, Injector};
 use crate::identity::{self, Identity};
 use crate::store::working_folder;
 
@@ -227,7 +228,7 @@ fn refuse_by_history(
         _ => return Ok(None),
     };
     for past in struck {
-        recorder.append(Record::new(recovery::vanished(past)).step(past.last_step))?;
+        recorder.append(Record::new(recovery::vanished(past, history)).step(past.last_step))?;
     }
     console.say(&format!("Ending run {}: {refusal}", frozen.run));
     conclude::end_without_attempt(recorder, frozen, history, outcome, &refusal).map(Some)
@@ -287,6 +288,7 @@ fn work(
     drive: &mut Driver<'_>,
 ) -> Result<Trained, RunError> {
     let contract = &frozen.contract;
+    attempt.faults = Injector::open(frozen, reader)?;
     if !history.has_segment {
         attempt.record(0, first_segment(frozen))?;
     }
@@ -311,6 +313,9 @@ fn work(
     })?;
     warm_start::apply(&mut engine, loaded.weights.as_deref())?;
     resume.restore(&mut engine, contract, &identity.plan)?;
+    if attempt.faults.is_some() && resume.checkpoint.is_some() {
+        faults::restored(attempt, &mut engine, contract, resume.step)?;
+    }
     let context = Loop {
         frozen,
         history,
