@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::contract::FaultKind;
+use crate::present::present;
+
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
@@ -39,6 +42,11 @@ pub enum Effect {
 pub struct Finding {
     /// What is there.
     pub actual: String,
+    /// The fault family that explains what was found; left out where the rule
+    /// cannot tell.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "FaultKind"))]
+    pub cause: Option<FaultKind>,
     /// Stable code of the rule: `GL101`.
     pub code: String,
     /// What it does to the verdict.

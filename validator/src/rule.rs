@@ -8,6 +8,7 @@
 
 use std::fmt::Display;
 
+use schemas::contract::FaultKind;
 use schemas::entry::Entry;
 use schemas::finding::{Effect, Finding, Severity};
 use schemas::report::Route;
@@ -102,6 +103,7 @@ pub fn unavailable<'a>(reason: impl Into<String>) -> Box<dyn Check + 'a> {
 /// Where a finding is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct At {
+    cause: Option<FaultKind>,
     entry: Option<u64>,
     location: String,
     remedy: Option<String>,
@@ -112,13 +114,21 @@ impl At {
     /// `/body/det/draws/0/ids`, or empty for the entry as a whole.
     #[must_use]
     pub fn entry(index: u64, pointer: impl Into<String>) -> Self {
-        Self { entry: Some(index), location: pointer.into(), remedy: None }
+        Self { cause: None, entry: Some(index), location: pointer.into(), remedy: None }
     }
 
     /// In a file, a table or the ledger as a whole.
     #[must_use]
     pub fn place(location: impl Into<String>) -> Self {
-        Self { entry: None, location: location.into(), remedy: None }
+        Self { cause: None, entry: None, location: location.into(), remedy: None }
+    }
+
+    /// Names the fault family that explains what was found, where the rule can
+    /// tell.
+    #[must_use]
+    pub fn cause(mut self, cause: impl Into<Option<FaultKind>>) -> Self {
+        self.cause = cause.into();
+        self
     }
 
     /// Replaces the rule's own remedy by a closer one.
@@ -213,6 +223,7 @@ impl Sink {
         }
         self.findings.push(Finding {
             actual: actual.to_string(),
+            cause: at.cause,
             code: self.info.code.to_owned(),
             effect,
             entry: at.entry,
@@ -232,6 +243,7 @@ impl Sink {
             let severity = if self.worst_unlisted == Effect::None { Severity::Note } else { Severity::Error };
             self.findings.push(Finding {
                 actual: format!("{} more", self.num_unlisted),
+                cause: None,
                 code: self.info.code.to_owned(),
                 effect: self.worst_unlisted,
                 entry: None,

@@ -2,17 +2,17 @@
 //! class (`docs/FORMAT.md`, "Checkpoint" and "State digests").
 
 use schemas::body::ExecutedPlan;
-use schemas::contract::{Architecture, CompilerPlan, Contract, Dtype, OrderPolicy};
+use schemas::contract::{CompilerPlan, Contract, Dtype, OrderPolicy};
 use schemas::digest::Digest;
 use schemas::number::Float;
 use serde::Serialize;
 
 use super::loss_scale::ScaleState;
 use super::order::UPDATE_STREAM;
-use super::philox;
 use super::plateau::Plateaus;
 use super::selection::SelectionState;
 use super::shuffle;
+use super::streams;
 
 #[derive(Serialize)]
 struct DataCursor {
@@ -51,10 +51,10 @@ struct Topology {
     workers: u32,
 }
 
-/// `topology.json`.
+/// `topology.json` of an attempt that so many workers executed.
 #[must_use]
-pub fn topology(contract: &Contract) -> Option<Vec<u8>> {
-    bytes(&Topology { learners: contract.topology.learners, workers: contract.topology.workers })
+pub fn topology(contract: &Contract, workers: u32) -> Option<Vec<u8>> {
+    bytes(&Topology { learners: contract.topology.learners, workers })
 }
 
 #[derive(Serialize)]
@@ -117,26 +117,18 @@ struct RngCpu {
     step: u64,
 }
 
-/// `rng_cpu.json` after `step` updates, each of which drew the masks of every
-/// microbatch and branch; `None` where the arithmetic leaves 64 bits.
+/// A worker's stream of masks after `step` updates, each of which drew the masks
+/// of every microbatch and branch; `None` where the arithmetic leaves 64 bits.
 #[must_use]
-pub fn rng_cpu(contract: &Contract, step: u64) -> Option<Vec<u8>> {
-    rng_cpu_inside(contract, step, 0)
+pub fn rng_cpu(contract: &Contract, worker: u32, step: u64) -> Option<Vec<u8>> {
+    rng_cpu_inside(contract, worker, step, 0)
 }
 
 /// As [`rng_cpu`], after so many microbatches of the next update too.
 #[must_use]
-pub fn rng_cpu_inside(contract: &Contract, step: u64, microbatches: u32) -> Option<Vec<u8>> {
-    let Architecture::LlamaDecoder(decoder) = &contract.architecture;
-    let batch = &contract.batch;
-    let tokens = u64::from(batch.microbatch_examples).checked_mul(u64::from(decoder.context_length))?;
-    let words = tokens.checked_mul(u64::from(decoder.hidden_size))?;
-    // Two branches of each layer, in each microbatch.
-    let drawn = step.checked_mul(u64::from(batch.accumulation))?.checked_add(u64::from(microbatches))?;
-    let masks = drawn.checked_mul(2 * u64::from(decoder.num_layers))?;
-    let blocks = words.div_ceil(4).checked_mul(masks)?;
-    let key = philox::draw_key("dropout-stream", contract.seeds.dropout.0);
-    bytes(&RngCpu { blocks, key, step })
+pub fn rng_cpu_inside(contract: &Contract, worker: u32, step: u64, microbatches: u32) -> Option<Vec<u8>> {
+    let blocks = streams::blocks(contract, step, microbatches)?;
+    bytes(&RngCpu { blocks, key: streams::key(contract, worker), step })
 }
 
 #[derive(Serialize)]
@@ -215,6 +207,9 @@ pub fn class_digest<'a>(shards: impl IntoIterator<Item = (&'a str, &'a Digest)>)
 
 #[cfg(test)]
 mod tests {
+    use schemas::contract::Architecture;
+
+    use super::super::philox;
     use super::super::plateau::GroupPlateau;
     use super::*;
     use crate::fixture::contract;
@@ -233,7 +228,7 @@ mod tests {
             data_cursor(&contract, 10, 3, 99),
             r#"{"epoch":2,"examples":24,"position":4,"step":3,"tokens":99}"#,
         );
-        check(topology(&contract), r#"{"learners":1,"workers":1}"#);
+        check(topology(&contract, 3), r#"{"learners":1,"workers":3}"#);
         check(scheduler(7, &Plateaus::default()), r#"{"step":7}"#);
         let group = GroupPlateau {
             bad_evaluations: 1,
@@ -274,9 +269,9 @@ mod tests {
         let blocks = of_microbatch * 2 * 3;
         let [first, second] = philox::draw_key("dropout-stream", contract.seeds.dropout.0);
         let text = |blocks| format!(r#"{{"blocks":{blocks},"key":[{first},{second}],"step":3}}"#);
-        check(rng_cpu(&contract, 3), &text(blocks));
-        check(rng_cpu_inside(&contract, 3, 1), &text(blocks + of_microbatch));
-        assert_eq!(rng_cpu(&contract, u64::MAX), None);
+        check(rng_cpu(&contract, 0, 3), &text(blocks));
+        check(rng_cpu_inside(&contract, 0, 3, 1), &text(blocks + of_microbatch));
+        assert_eq!(rng_cpu(&contract, 0, u64::MAX), None);
     }
 
     #[test]

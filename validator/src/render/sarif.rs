@@ -79,6 +79,9 @@ fn result(finding: &Finding, index: &BTreeMap<&str, usize>) -> Value {
         }] }],
         "properties": { "effect": finding.effect },
     });
+    if let Some(cause) = finding.cause {
+        result["properties"]["cause"] = json!(cause);
+    }
     if let Some(position) = index.get(finding.code.as_str()) {
         result["ruleIndex"] = json!(position);
     }

@@ -146,6 +146,9 @@ fn write_findings(out: &mut String, findings: &[Finding]) -> std::fmt::Result {
             )?;
             writeln!(out, "    expected: {}", one_line(&finding.expected))?;
             writeln!(out, "    actual:   {}", one_line(&finding.actual))?;
+            if let Some(cause) = finding.cause {
+                writeln!(out, "    cause:    {cause}")?;
+            }
             writeln!(out, "    hint: {}", one_line(&finding.remedy))?;
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{Body, CheckpointCommittedObs};
+use schemas::contract::FaultKind;
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::report::Route;
@@ -162,6 +163,7 @@ impl State<'_> {
         self.check_identity(committed, &manifest, sink);
         let mut listed = BTreeSet::from(["manifest.json".to_owned()]);
         let mut total = manifest_bytes;
+        let mut problems = Vec::new();
         let is_candidate = self.candidates.values().any(|checkpoint| *checkpoint == obs.checkpoint.0);
         let stays = |class: StateClass| is_candidate && class == StateClass::Model;
         let shards =
@@ -175,9 +177,10 @@ impl State<'_> {
                 || stays(class.class)
                 || evidence.open(&format!("{folder}/{}", shard.path)).is_ok()
             {
-                check_shard(committed, &folder, shard, evidence, sink);
+                problems.extend(check_shard(committed, &folder, shard, evidence));
             }
         }
+        report(problems, sink);
         self.check_model(committed, &manifest, sink);
         if total != obs.num_bytes {
             sink.rejected(
@@ -272,8 +275,10 @@ impl State<'_> {
             } else {
                 "not a checkpoint of this run"
             };
+            let is_unfinished = found.name.starts_with(".staging-") || self.known.contains(&found.name);
+            let at = At::place(format!("{store}/{}", found.name));
             sink.note(
-                At::place(format!("{store}/{}", found.name)),
+                at.cause(is_unfinished.then_some(FaultKind::CheckpointWriteInterruption)),
                 message,
                 "committed checkpoints",
                 "left as it is",
@@ -282,29 +287,55 @@ impl State<'_> {
     }
 }
 
-fn check_shard(committed: &Committed, folder: &str, shard: &Shard, evidence: &Evidence, sink: &mut Sink) {
+/// What is wrong with a file that the manifest lists.
+struct Problem {
+    path: String,
+    message: String,
+    expected: String,
+    actual: String,
+    kind: ProblemKind,
+}
+
+#[derive(PartialEq, Eq)]
+enum ProblemKind {
+    NotPlain,
+    Unreadable,
+    OtherContent,
+}
+
+fn check_shard(committed: &Committed, folder: &str, shard: &Shard, evidence: &Evidence) -> Option<Problem> {
     let path = format!("{folder}/{}", shard.path);
-    match measure(&path, Some(shard.num_bytes), evidence) {
+    let checkpoint = &committed.obs.checkpoint;
+    let (kind, message, expected, actual) = match measure(&path, Some(shard.num_bytes), evidence) {
         Err(error @ FileError::Unsafe { .. }) => {
-            sink.rejected(
-                At::place(&path),
-                "a shard's path is not plain",
-                "a file in the folder",
-                describe(&error),
-            );
+            let expected = "a file in the folder".to_owned();
+            (ProblemKind::NotPlain, "a shard's path is not plain".to_owned(), expected, describe(&error))
         }
         Err(error) => {
-            let message = format!("a file of {} cannot be read", committed.obs.checkpoint);
-            sink.tampered(At::place(&path), message, shard.digest, describe(&error));
+            let message = format!("a file of {checkpoint} cannot be read");
+            (ProblemKind::Unreadable, message, shard.digest.to_string(), describe(&error))
         }
+        Ok(actual) if actual.is(shard.digest, Some(shard.num_bytes)) => return None,
         Ok(actual) => {
-            if !actual.is(shard.digest, Some(shard.num_bytes)) {
-                sink.tampered(
-                    At::place(&path),
-                    format!("a file of {} is not the one that was committed", committed.obs.checkpoint),
-                    format!("{} with {} bytes", shard.digest, shard.num_bytes),
-                    actual,
-                );
+            let message = format!("a file of {checkpoint} is not the one that was committed");
+            let expected = format!("{} with {} bytes", shard.digest, shard.num_bytes);
+            (ProblemKind::OtherContent, message, expected, actual.to_string())
+        }
+    };
+    Some(Problem { path, message, expected, actual, kind })
+}
+
+/// One file of a checkpoint whose content alone is another is what rot or a
+/// flipped bit leaves; where several are wrong nothing is said of the cause.
+fn report(problems: Vec<Problem>, sink: &mut Sink) {
+    let is_alone = problems.len() == 1;
+    for Problem { path, message, expected, actual, kind } in problems {
+        let is_corrupt = is_alone && kind == ProblemKind::OtherContent;
+        let at = At::place(path).cause(is_corrupt.then_some(FaultKind::SingleShardCorruption));
+        match kind {
+            ProblemKind::NotPlain => sink.rejected(at, message, expected, actual),
+            ProblemKind::Unreadable | ProblemKind::OtherContent => {
+                sink.tampered(at, message, expected, actual);
             }
         }
     }

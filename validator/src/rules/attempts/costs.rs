@@ -16,7 +16,7 @@ declare_rule!(
     {
         code: "GL212",
         name: "costs",
-        what: "An attempt's cost counts the steps that it recorded and the bytes of the checkpoints that it saved, and no part of it exceeds its wall time; the run's cost is \
+        what: "An attempt's cost counts the steps that it recorded, the bytes that its workers sent for them and those of the checkpoints that it saved, and no part of it exceeds its wall time; the run's cost is \
                the sum over all attempts, those that failed or vanished included.",
         why: "A cost that leaves out failures, repeated steps or the time of recording makes a method look cheaper than it was.",
         remedy: "None for a finished run: totals are evidence. Repair the program that adds them up.",
@@ -27,6 +27,8 @@ declare_rule!(
 
 #[derive(Default)]
 struct Running {
+    /// Bytes that its workers sent, as its steps say.
+    bytes_sent: u64,
     /// Sizes of the checkpoints that it committed and validated.
     checkpoint_bytes: u64,
     committed: Option<(CheckpointId, u64)>,
@@ -41,6 +43,9 @@ struct Totals {
     running: Option<Running>,
     sum: CostTotals,
     has_unknown_energy: bool,
+    /// What the steps of attempts that vanished say was sent: the page does not
+    /// ask for it in the total, and it is no mistake there.
+    vanished_bytes_sent: u64,
 }
 
 fn open(_: &Frozen) -> Box<dyn Check + '_> {
@@ -58,6 +63,10 @@ impl Totals {
         if cost.num_steps_executed != running.num_steps {
             let message = "the attempt executed another number of steps";
             sink.rejected(at("num_steps_executed"), message, running.num_steps, cost.num_steps_executed);
+        }
+        if cost.bytes_sent != running.bytes_sent {
+            let message = "bytes_sent is not the sum over the attempt's steps";
+            sink.rejected(at("bytes_sent"), message, running.bytes_sent, cost.bytes_sent);
         }
         if cost.checkpoint_bytes != running.checkpoint_bytes {
             let message = "checkpoint_bytes is not the size of what the attempt saved";
@@ -98,14 +107,17 @@ impl Totals {
         if let Some(running) = self.running.take() {
             self.sum.wall_us =
                 self.sum.wall_us.saturating_add(running.last_us.saturating_sub(running.first_us));
+            self.vanished_bytes_sent = self.vanished_bytes_sent.saturating_add(running.bytes_sent);
             self.has_unknown_energy = true;
         }
     }
 
     fn end_run(&self, index: u64, cost: &CostTotals, sink: &mut Sink) {
         let sum = &self.sum;
+        let with_vanished = sum.bytes_sent.saturating_add(self.vanished_bytes_sent);
+        let bytes_sent = if cost.bytes_sent == with_vanished { with_vanished } else { sum.bytes_sent };
         let fields = [
-            ("bytes_sent", sum.bytes_sent, cost.bytes_sent),
+            ("bytes_sent", bytes_sent, cost.bytes_sent),
             ("checkpoint_bytes", sum.checkpoint_bytes, cost.checkpoint_bytes),
             ("checkpoint_us", sum.checkpoint_us, cost.checkpoint_us),
             ("cpu_us", sum.cpu_us, cost.cpu_us),
@@ -140,9 +152,10 @@ impl Check for Totals {
                 self.running =
                     Some(Running { first_us: entry.time_us, last_us: entry.time_us, ..Running::default() });
             }
-            Body::Step(_) => {
+            Body::Step(halves) => {
                 self.sum.num_steps_executed += 1;
                 if let Some(running) = &mut self.running {
+                    running.bytes_sent = running.bytes_sent.saturating_add(halves.obs.bytes_sent);
                     running.num_steps += 1;
                 }
             }

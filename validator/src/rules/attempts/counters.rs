@@ -5,6 +5,7 @@ use schemas::contract::Contract;
 use schemas::entry::Entry;
 use schemas::report::Route;
 
+use crate::derive::shift::Shift;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
@@ -54,7 +55,9 @@ fn compare(index: u64, expected: &Counters, actual: &Counters, sink: &mut Sink) 
         ("tokens", expected.tokens, actual.tokens),
     ];
     for (field, expected, actual) in fields.into_iter().filter(|(_, expected, actual)| expected != actual) {
-        let at = At::entry(index, format!("/body/det/counters/{field}"));
+        // Examples are counted by the data cursor.
+        let shift = Shift::of_counts(expected, actual).filter(|_| field == "examples");
+        let at = At::entry(index, format!("/body/det/counters/{field}")).cause(shift.map(Shift::cause));
         sink.rejected(at, format!("the counter of {field} does not add up"), expected, actual);
     }
 }

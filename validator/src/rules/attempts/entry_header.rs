@@ -16,8 +16,9 @@ declare_rule!(
     {
         code: "GL213",
         name: "entry-header",
-        what: "Segment, learner, worker and step in the header of an entry are those that its kind and body determine: segment 1 and \
-               learner 0 for the work of an attempt, worker 0 for a step, and the step of which the body speaks.",
+        what: "Segment, learner, worker and step in the header of an entry are those that its kind and body determine: the running segment \
+               and learner 0 for the work of an attempt, worker 0 for a step, no other worker than there is, and the step of which \
+               the body speaks.",
         why: "A reader that groups entries by their headers would otherwise be shown another run than the bodies tell.",
         remedy: "None for a finished run: the header is part of the entry's bytes. Report the recorder's fault and run again.",
         reference: "docs/FORMAT.md, \"Order of entries\"; schemas::entry::Header",
@@ -25,17 +26,22 @@ declare_rule!(
     }
 );
 
-/// The only learner, worker and segment of a run in this edition.
+/// The only learner of a run in this edition.
 const LEARNER: LearnerId = LearnerId(0);
-const SEGMENT: SegmentId = SegmentId(1);
+/// The worker that records.
 const WORKER: WorkerId = WorkerId(0);
 
 struct Headers {
     num_checked: u64,
+    /// Workers of the contract, or of an attempt that had more.
+    num_workers: u32,
+    /// The newest that started; the first before any did.
+    segment: SegmentId,
 }
 
-fn open(_: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Headers { num_checked: 0 })
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    let num_workers = frozen.contract.topology.workers;
+    Box::new(Headers { num_checked: 0, num_workers, segment: SegmentId(1) })
 }
 
 /// Whether entries of a kind are work on the learner's state.
@@ -99,16 +105,26 @@ impl Check for Headers {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         self.num_checked += 1;
         let (header, kind) = (&entry.header, entry.body.kind());
+        match &entry.body {
+            Body::AttemptStart(halves) => {
+                self.num_workers = self.num_workers.max(halves.obs.plan.num_workers);
+            }
+            Body::SegmentStart(halves) => self.segment = halves.det.segment,
+            _ => {}
+        }
+        let is_of_fault = matches!(kind, Kind::FaultInjected | Kind::FaultObserved);
         let (segment, learner, worker) = if is_open(kind) {
-            // Null or the only one that there is; a fault may act at a worker.
-            let worker =
-                if kind == Kind::FaultInjected { header.worker } else { header.worker.map(|_| WORKER) };
-            (header.segment.map(|_| SEGMENT), header.learner.map(|_| LEARNER), worker)
+            // Null or the only one that there is.
+            let learner = header.learner.map(|_| LEARNER).filter(|_| !is_of_fault);
+            (header.segment.map(|_| self.segment), learner, header.worker.map(|_| WORKER))
         } else {
             let in_attempt = header.attempt.is_some() && kind != Kind::AttemptStart || is_of_learner(kind);
             let learner = is_of_learner(kind).then_some(LEARNER);
-            (in_attempt.then_some(SEGMENT), learner, (kind == Kind::Step).then_some(WORKER))
+            (in_attempt.then_some(self.segment), learner, (kind == Kind::Step).then_some(WORKER))
         };
+        // A fault acts at a worker, and is about one or about none.
+        let is_worker = header.worker.is_some_and(|worker| worker.0 < self.num_workers);
+        let worker = if is_of_fault && is_worker { header.worker } else { worker };
         let numbers = [
             ("segment", segment.map(|id| u64::from(id.0)), header.segment.map(|id| u64::from(id.0))),
             ("learner", learner.map(|id| u64::from(id.0)), header.learner.map(|id| u64::from(id.0))),

@@ -7,13 +7,17 @@ mod costs;
 mod counters;
 mod entry_header;
 mod executed_plan;
+mod recovery_costs;
+mod recovery_point;
 mod replay_equality;
+mod replica_digests;
 mod resume_point;
 mod run_frame;
 mod segment;
 mod step_bytes;
 mod step_sequence;
 mod stopping;
+mod worker_shares;
 
 use crate::rule::Rule;
 
@@ -32,4 +36,8 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &counters::CountersRule,
     &costs::Costs,
     &entry_header::EntryHeader,
+    &worker_shares::WorkerShares,
+    &replica_digests::ReplicaDigests,
+    &recovery_costs::RecoveryCosts,
+    &recovery_point::RecoveryPoint,
 ];

@@ -16,7 +16,7 @@ declare_rule!(
     {
         code: "GL706",
         name: "expected-envelope",
-        what: "Warns where resident memory or the bytes sent for an update exceed what the contract expects.",
+        what: "Warns where resident memory, or the bytes that a worker sent for an update, exceed what the contract expects.",
         why: "An expectation that is missed shows that the team did not know what would run; the next run needs a better one.",
         remedy: "Correct `expected` in the next contract. A warning changes no verdict.",
         reference: "schemas::contract::ExpectedEnvelope",
@@ -64,13 +64,16 @@ impl Check for Exceeded<'_> {
                 if let Some(bytes) = halves.obs.resident_bytes {
                     self.memory(entry.index, "/body/obs/resident_bytes", bytes, sink);
                 }
-                let (sent, expected) = (halves.obs.bytes_sent, self.expected.communication_bytes_per_step);
+                // What is expected is of one worker, and the entry's sum is of all.
+                let of_workers = halves.obs.shares.iter().map(|share| share.bytes_sent).max();
+                let sent = of_workers.unwrap_or(halves.obs.bytes_sent);
+                let expected = self.expected.communication_bytes_per_step;
                 if sent > expected && !self.is_traffic_reported {
                     self.is_traffic_reported = true;
                     let at = At::entry(entry.index, "/body/obs/bytes_sent");
                     sink.warning(
                         at,
-                        "more bytes were sent than expected",
+                        "a worker sent more bytes than expected",
                         format!("at most {expected}"),
                         sent,
                     );

@@ -1,73 +1,242 @@
-//! Injected faults are the planned ones.
+//! Injected faults are the planned ones, at the places that are planned.
 
-use schemas::body::Body;
-use schemas::contract::{Contract, Recovery};
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemas::body::{Body, FaultInjectedDet, Halves, Nothing};
+use schemas::contract::{Contract, FaultPhase, PlannedFault, Recovery};
 use schemas::entry::Entry;
+use schemas::ids::{CheckpointId, WorkerId};
 use schemas::report::Route;
 
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
-use crate::rule::{At, Check, Outcome, Sink};
-use crate::rules::common::{declare_rule, or_null};
+use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink};
+use crate::rules::common::or_null;
 
-declare_rule!(
-    /// `GL707`.
-    Faults,
-    {
-        code: "GL707",
-        name: "fault-policy",
-        what: "Every injected fault is one of the contract's plan, at its step and phase, and acted once; every planned fault whose \
-               step was passed was injected; where recovery is refused no attempt follows a fault.",
-        why: "A planned fault that never fired shows nothing about recovery, and an unplanned one is an intervention.",
-        remedy: "Plan faults in the contract. A run whose faults did not act must be repeated.",
-        reference: "schemas::contract::FaultPolicy",
-        gate: Route::RejectTopology,
+/// `GL707`.
+#[derive(Debug)]
+pub(crate) struct Faults;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "GL707",
+    name: "fault-policy",
+    what: "Every injected fault is one of the contract's plan, at its step, worker and phase, which is one of its family's: before \
+           the entry that its phase precedes. It acted once in the run, and every planned fault whose place was reached acted; one \
+           whose place was never reached is a warning. Where recovery is refused no attempt follows a fault.",
+    why: "A planned fault that never fired shows nothing about recovery, and an unplanned one is an intervention.",
+    remedy: "Plan faults in the contract. A run whose faults did not act must be repeated.",
+    reference: "docs/FORMAT.md, \"Injected faults\"; schemas::contract::FaultPolicy",
+    gate: Route::RejectTopology,
+};
+
+impl Rule for Faults {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
     }
-);
+
+    fn open<'a>(&self, frozen: &'a Frozen) -> Box<dyn Check + 'a> {
+        let contract = &frozen.contract;
+        let num_planned = contract.faults.plan.len();
+        Box::new(Policy {
+            contract,
+            injected: vec![false; num_planned],
+            is_over: false,
+            num_attempts: 0,
+            num_entries: 0,
+            now: Place::default(),
+            reached: vec![false; num_planned],
+            struck: None,
+        })
+    }
+
+    /// An injection beside a save is judged where it was recorded.
+    fn follows_recorded_order(&self) -> bool {
+        true
+    }
+}
+
+/// Stage of a save, as far as faults tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saving {
+    Requested,
+    Staged,
+    Committed,
+}
+
+/// Where the attempt that is running stands.
+#[derive(Debug, Default)]
+struct Place {
+    /// Steps at which the selection stream was evaluated.
+    evaluated: BTreeSet<u64>,
+    /// First and last step that it executed; none before one.
+    executed: Option<(u64, u64)>,
+    from_step: u64,
+    is_resumed: bool,
+    is_selected: bool,
+    /// Saves that are not at their end.
+    saving: BTreeMap<CheckpointId, (u64, Saving)>,
+    step: u64,
+    /// Steps whose checkpoint was validated.
+    validated: BTreeSet<u64>,
+}
+
+impl Place {
+    fn is_saving(&self, step: u64, wanted: &[Saving]) -> bool {
+        self.saving.values().any(|(of, saving)| *of == step && wanted.contains(saving))
+    }
+
+    /// Whether a fault of a phase and step may act here.
+    fn admits(&self, phase: FaultPhase, step: u64) -> bool {
+        use FaultPhase as P;
+        match phase {
+            P::BeforeForward | P::AfterBackward | P::BeforeExchange | P::InExchange | P::AfterUpdate => {
+                self.step.checked_add(1) == Some(step)
+            }
+            P::Restore => self.is_resumed && self.from_step == step && self.executed.is_none(),
+            P::ShardWritten => self.is_saving(step, &[Saving::Requested]),
+            P::Staged | P::Renamed => self.is_saving(step, &[Saving::Staged]),
+            P::Validated => self.validated.contains(&step),
+            P::Evaluation => self.step == step && !self.evaluated.contains(&step),
+            P::Selection => self.step == step && !self.is_selected,
+        }
+    }
+}
 
 struct Policy<'a> {
     contract: &'a Contract,
     injected: Vec<bool>,
-    last_step: u64,
+    is_over: bool,
     num_attempts: u64,
     num_entries: u64,
+    now: Place,
+    /// Planned faults whose place was passed.
+    reached: Vec<bool>,
     struck: Option<u64>,
 }
 
-fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
-    let injected = vec![false; frozen.contract.faults.plan.len()];
-    let contract = &frozen.contract;
-    Box::new(Policy { contract, injected, last_step: 0, num_attempts: 0, num_entries: 0, struck: None })
+impl Policy<'_> {
+    fn inject(&mut self, entry: &Entry, halves: &Halves<FaultInjectedDet, Nothing>, sink: &mut Sink) {
+        let det = &halves.det;
+        let at = || At::entry(entry.index, "/body/det");
+        let index = usize::try_from(det.plan_index).unwrap_or(usize::MAX);
+        let header = &entry.header;
+        let planned = self.contract.faults.plan.get(index);
+        let agrees = planned.is_some_and(|planned| {
+            let worker = WorkerId(planned.worker.unwrap_or(0));
+            planned.fault == det.fault
+                && planned.phase == det.phase
+                && header.step == Some(planned.step)
+                && header.worker == Some(worker)
+        });
+        if !agrees {
+            let (step, worker) = (or_null(header.step), or_null(header.worker));
+            let expected = planned.map_or("no fault of this index".to_owned(), in_words);
+            let actual = format!("{} at {} of step {step}, worker {worker}", det.fault, det.phase);
+            sink.rejected(at(), "a fault was injected that is not planned", expected, actual);
+        }
+        if !det.fault.phases().contains(&det.phase) {
+            let phases: Vec<&str> = det.fault.phases().iter().map(|phase| phase.name()).collect();
+            let message = format!("{} cannot act there", det.fault);
+            sink.rejected(at(), message, phases.join(", "), det.phase);
+        }
+        if let Some(injected) = self.injected.get_mut(index)
+            && std::mem::replace(injected, true)
+        {
+            sink.rejected(at(), "a planned fault was injected twice", "once", "again");
+        }
+        let step = header.step.unwrap_or(0);
+        if header.attempt.is_none() || !self.now.admits(det.phase, step) {
+            let message = format!("{} is not on record before it acts", det.fault);
+            let expected = format!("fault.injected at {} of step {step}", det.phase);
+            sink.rejected(at(), message, expected, format!("behind step {}", self.now.step));
+        }
+    }
+
+    /// Marks the planned faults of some phases and a step as passed.
+    fn pass(&mut self, phases: &[FaultPhase], step: u64) {
+        for (planned, reached) in self.contract.faults.plan.iter().zip(&mut self.reached) {
+            *reached |= planned.step == step && phases.contains(&planned.phase);
+        }
+    }
+
+    fn step(&mut self, step: u64) {
+        use FaultPhase as P;
+        self.pass(&[P::BeforeForward, P::AfterBackward, P::AfterUpdate], step);
+        if self.now.is_resumed && self.now.executed.is_none() {
+            self.pass(&[P::Restore], self.now.from_step);
+        }
+        let first = self.now.executed.map_or(step, |(first, _)| first);
+        if first < step {
+            // Only who executed the update before can give its gradients.
+            self.pass(&[P::BeforeExchange, P::InExchange], step);
+        }
+        self.now.executed = Some((first, step));
+        self.now.step = step;
+    }
+
+    fn follow(&mut self, entry: &Entry) {
+        use FaultPhase as P;
+        match &entry.body {
+            Body::AttemptStart(halves) => {
+                let det = &halves.det;
+                let (from_step, is_resumed) = (det.from_step, det.resumed_from.is_some());
+                self.now = Place { from_step, is_resumed, step: from_step, ..Place::default() };
+            }
+            Body::Step(_) => self.step(entry.header.step.unwrap_or(0)),
+            Body::Eval(halves) if halves.det.stream == self.contract.selection.stream => {
+                let step = entry.header.step.unwrap_or(0);
+                self.pass(&[P::Evaluation], step);
+                self.now.evaluated.insert(step);
+            }
+            Body::CheckpointRequested(halves) => {
+                let save = (halves.det.step, Saving::Requested);
+                self.now.saving.insert(halves.obs.checkpoint.clone(), save);
+            }
+            Body::CheckpointStaged(halves) => {
+                let save = (halves.det.step, Saving::Staged);
+                self.now.saving.insert(halves.obs.checkpoint.clone(), save);
+            }
+            Body::CheckpointDurablyCommitted(halves) => {
+                let save = (halves.det.step, Saving::Committed);
+                self.now.saving.insert(halves.obs.checkpoint.clone(), save);
+            }
+            Body::CheckpointValidated(halves) => {
+                self.now.saving.remove(&halves.obs.checkpoint);
+                self.now.validated.insert(halves.det.step);
+                self.pass(&[P::ShardWritten, P::Staged, P::Renamed], halves.det.step);
+            }
+            Body::CheckpointFailed(halves) => {
+                self.now.saving.remove(&halves.obs.checkpoint);
+            }
+            Body::AttemptEnd(_) => {
+                for step in std::mem::take(&mut self.now.validated) {
+                    self.pass(&[P::Validated], step);
+                }
+            }
+            Body::CandidateSelected(halves) => {
+                self.now.is_selected = true;
+                // A choice among one is none.
+                if halves.det.num_candidates > 1 {
+                    self.pass(&[P::Selection], self.now.step);
+                }
+            }
+            Body::RunEnd(_) => self.is_over = true,
+            _ => {}
+        }
+    }
+}
+
+/// A planned fault in words.
+fn in_words(planned: &PlannedFault) -> String {
+    let PlannedFault { fault, phase, step, worker, .. } = planned;
+    format!("{fault} at {phase} of step {step}, worker {}", worker.unwrap_or(0))
 }
 
 impl Check for Policy<'_> {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         self.num_entries += 1;
         match &entry.body {
-            Body::FaultInjected(halves) => {
-                let det = &halves.det;
-                let at = || At::entry(entry.index, "/body/det");
-                let index = usize::try_from(det.plan_index).unwrap_or(usize::MAX);
-                let planned = self.contract.faults.plan.get(index);
-                let header = &entry.header;
-                let agrees = planned.is_some_and(|planned| {
-                    planned.fault == det.fault
-                        && planned.phase == det.phase
-                        && header.step == Some(planned.step)
-                        && planned.worker.is_none_or(|worker| header.worker.map(|id| id.0) == Some(worker))
-                });
-                if !agrees {
-                    let (step, worker) = (or_null(header.step), or_null(header.worker));
-                    let expected = format!("{planned:?}");
-                    let actual = format!("{det:?} at step {step}, worker {worker}");
-                    sink.rejected(at(), "a fault was injected that is not planned", expected, actual);
-                }
-                if let Some(injected) = self.injected.get_mut(index)
-                    && std::mem::replace(injected, true)
-                {
-                    sink.rejected(at(), "a planned fault was injected twice", "once", "again");
-                }
-            }
+            Body::FaultInjected(halves) => self.inject(entry, halves, sink),
             Body::FaultObserved(_) => self.struck = Some(entry.index),
             Body::AttemptStart(_) => {
                 self.num_attempts += 1;
@@ -78,21 +247,24 @@ impl Check for Policy<'_> {
                     sink.rejected(at, "the recovery policy refuses to go on", "no further attempt", actual);
                 }
             }
-            Body::Step(_) => self.last_step = self.last_step.max(entry.header.step.unwrap_or(0)),
             _ => {}
         }
+        self.follow(entry);
     }
 
     fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
-        for (index, planned) in self.contract.faults.plan.iter().enumerate() {
-            if planned.step <= self.last_step && !self.injected[index] {
-                let at = At::place(format!("contract /faults/plan/{index}"));
-                sink.rejected(
-                    at,
-                    "a planned fault did not act",
-                    format!("at step {}", planned.step),
-                    "no fault.injected",
-                );
+        let plan = self.contract.faults.plan.iter().zip(self.injected.iter().zip(&self.reached));
+        for (index, (planned, (injected, reached))) in plan.enumerate() {
+            let at = At::place(format!("contract /faults/plan/{index}"));
+            if *injected {
+                continue;
+            }
+            if *reached {
+                let message = "a planned fault did not act";
+                sink.rejected(at, message, in_words(planned), "no fault.injected");
+            } else if self.is_over {
+                let message = "the place of a planned fault was never reached";
+                sink.warning(at, message, in_words(planned), "no fault.injected");
             }
         }
         Outcome::Checked(self.num_entries)

@@ -2,7 +2,9 @@
 
 mod authority_grant;
 mod envelope;
+mod fault_attribution;
 mod faults;
+mod faults_seen;
 mod independence;
 mod interventions;
 mod keys;
@@ -23,4 +25,6 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &faults::Faults,
     &interventions::Interventions,
     &run_denominator::RunDenominator,
+    &fault_attribution::FaultAttribution,
+    &faults_seen::FaultsSeen,
 ];

@@ -220,7 +220,7 @@ impl Windows<'_> {
             (saved.step, state.microbatches),
             saved.tokens.saturating_add(tokens),
         );
-        let masks = state_json::rng_cpu_inside(self.contract, saved.step, state.microbatches);
+        let masks = state_json::rng_cpu_inside(self.contract, 0, saved.step, state.microbatches);
         for (class, text) in [(StateClass::DataCursor, cursor), (StateClass::RngCpu, masks)] {
             let name = format!("{class}.json");
             let Some(shard) = tensors::shard(manifest, class, &name) else { continue };

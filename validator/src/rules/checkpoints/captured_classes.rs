@@ -2,11 +2,11 @@
 
 use schemas::contract::Contract;
 use schemas::entry::Entry;
-use schemas::ids::{CheckpointId, LearnerId};
+use schemas::ids::{CheckpointId, LearnerId, WorkerId};
 use schemas::report::Route;
 use schemas::state::{CapturedClass, CheckpointManifest, StateClass, StateClassDeclaration};
 
-use crate::derive::split;
+use crate::derive::{split, streams};
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
@@ -19,8 +19,8 @@ declare_rule!(
     {
         code: "GL604",
         name: "captured-classes",
-        what: "The manifest of every checkpoint lists exactly the contract's classes in order, of learner 0 and no worker, captured \
-               in the files that belong to the class or left out for the contract's reason, all at the checkpoint's one step.",
+        what: "The manifest of every checkpoint lists exactly the contract's classes in order, of learner 0 and no worker (random \
+               state of several workers once for each, in order), captured in the files that belong to the class or left out for the contract's reason, all at the checkpoint's one step.",
         why: "State of two steps in one checkpoint is a state that the run was never in.",
         remedy: "None for a finished run: what was not saved cannot be restored. Repair the writer.",
         reference: "docs/FORMAT.md, \"Checkpoint\"; schemas::state::CapturedClass",
@@ -41,7 +41,14 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Captured { checkpoints: Checkpoints::default(), contract: &frozen.contract, is_split })
 }
 
-/// Files of a class, in path order.
+/// One item that a manifest has to list: a class, or a worker's part of it.
+struct Item<'a> {
+    declared: &'a StateClassDeclaration,
+    files: Vec<String>,
+    worker: Option<WorkerId>,
+}
+
+/// Files of a class that all workers share, in path order.
 fn files(class: StateClass, is_split: bool) -> Vec<String> {
     match class {
         StateClass::Model => model_files::class_files(is_split).into_iter().map(str::to_owned).collect(),
@@ -54,14 +61,28 @@ fn files(class: StateClass, is_split: bool) -> Vec<String> {
     }
 }
 
-fn compare_class(
-    id: &CheckpointId,
-    step: u64,
-    declared: &StateClassDeclaration,
-    actual: &CapturedClass,
-    is_split: bool,
-    sink: &mut Sink,
-) {
+/// What every manifest lists, in order.
+fn items(contract: &Contract, is_split: bool) -> Vec<Item<'_>> {
+    let mut items = Vec::new();
+    for declared in &contract.state_classes {
+        match declared.not_applicable {
+            Some(_) => items.push(Item { declared, files: Vec::new(), worker: None }),
+            // Each worker draws from a stream of its own.
+            None if declared.class == StateClass::RngCpu => {
+                items.extend(streams::files(contract).into_iter().map(|(worker, file)| Item {
+                    declared,
+                    files: vec![file],
+                    worker: worker.map(WorkerId),
+                }));
+            }
+            None => items.push(Item { declared, files: files(declared.class, is_split), worker: None }),
+        }
+    }
+    items
+}
+
+fn compare_item(id: &CheckpointId, step: u64, item: &Item<'_>, actual: &CapturedClass, sink: &mut Sink) {
+    let Item { declared, files, worker } = item;
     let at = |field: &str| At::place(format!("{id} manifest.json {} {field}", declared.class));
     if actual.step != step {
         sink.rejected(at("step"), format!("{} stands at another step", declared.class), step, actual.step);
@@ -71,28 +92,23 @@ fn compare_class(
             (format!("{:?}", declared.not_applicable), format!("{:?}", actual.not_applicable));
         sink.rejected(at("not_applicable"), "the class is declared otherwise", expected, actual);
     }
-    if actual.learner != LearnerId(0) || actual.worker.is_some() {
+    if actual.learner != LearnerId(0) || actual.worker != *worker {
+        let expected = format!("learner 0, worker {}", or_null(*worker));
         let actual = format!("learner {}, worker {}", actual.learner, or_null(actual.worker));
-        sink.rejected(at("learner"), "the class is somebody else's", "learner 0, worker null", actual);
+        sink.rejected(at("learner"), "the class is somebody else's", expected, actual);
     }
-    let expected =
-        if declared.not_applicable.is_none() { files(declared.class, is_split) } else { Vec::new() };
     let paths: Vec<&str> = actual.shards.iter().map(|shard| shard.path.as_str()).collect();
-    if paths != expected {
-        sink.rejected(
-            at("shards"),
-            "the class is held by other files",
-            expected.join(", "),
-            paths.join(", "),
-        );
+    if paths != *files {
+        sink.rejected(at("shards"), "the class is held by other files", files.join(", "), paths.join(", "));
     }
 }
 
 impl Captured<'_> {
     fn compare(&self, id: &CheckpointId, step: u64, manifest: &CheckpointManifest, sink: &mut Sink) {
-        let declared: Vec<StateClass> = self.contract.state_classes.iter().map(|d| d.class).collect();
+        let items = items(self.contract, self.is_split);
+        let expected: Vec<StateClass> = items.iter().map(|item| item.declared.class).collect();
         let listed: Vec<StateClass> = manifest.classes.iter().map(|class| class.class).collect();
-        if declared != listed {
+        if expected != listed {
             let names = |classes: &[StateClass]| {
                 classes.iter().map(|class| class.name()).collect::<Vec<_>>().join(", ")
             };
@@ -100,13 +116,16 @@ impl Captured<'_> {
             sink.rejected(
                 at,
                 "the checkpoint has other classes than the contract",
-                names(&declared),
+                names(&expected),
                 names(&listed),
             );
         }
-        for declaration in &self.contract.state_classes {
-            if let Some(actual) = manifest.classes.iter().find(|class| class.class == declaration.class) {
-                compare_class(id, step, declaration, actual, self.is_split, sink);
+        // Where the lists differ, each class is still compared with one of its name.
+        for (place, item) in items.iter().enumerate() {
+            let of_class = |actual: &&CapturedClass| actual.class == item.declared.class;
+            let in_place = manifest.classes.get(place).filter(of_class);
+            if let Some(actual) = in_place.or_else(|| manifest.classes.iter().find(of_class)) {
+                compare_item(id, step, item, actual, sink);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{Body, CheckpointStage};
+use schemas::contract::FaultKind;
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CheckpointId};
 use schemas::report::Route;
@@ -178,7 +179,7 @@ impl Check for Stages {
             if !is_torn {
                 continue;
             }
-            let at = At::entry(known.index, "");
+            let at = At::entry(known.index, "").cause(FaultKind::CheckpointWriteInterruption);
             if known.attempt == self.last_attempt && self.last.is_over {
                 let actual = format!("{:?}", known.stage);
                 sink.rejected(

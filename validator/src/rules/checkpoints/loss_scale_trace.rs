@@ -1,7 +1,7 @@
 //! The loss scale of every step, recomputed from the overflows.
 
 use schemas::body::{Body, Credit};
-use schemas::contract::{Dtype, LossScaler};
+use schemas::contract::{Dtype, FaultKind, LossScaler};
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -31,6 +31,9 @@ declare_rule!(
 struct Trace<'a> {
     compute: Dtype,
     num_steps: u64,
+    /// What the scaler would have come to if it had been forgotten at the first
+    /// scale that was the initial one and should not have been.
+    restarted: Option<ScaleState>,
     scaler: &'a LossScaler,
     state: Rewindable<ScaleState>,
 }
@@ -52,6 +55,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         Some(scaler) => Box::new(Trace {
             compute: numerics.compute_dtype,
             num_steps: 0,
+            restarted: None,
             scaler,
             state: Rewindable::new(ScaleState::new(scaler)),
         }),
@@ -110,10 +114,19 @@ impl Check for Trace<'_> {
                 let expected = self.state.now.scale;
                 if !same_float(expected, overflow.scale.0) {
                     let message = format!("the scale of step {step} does not follow from the steps before");
-                    sink.rejected(at("scale"), message, expected, overflow.scale);
+                    let restarted = self.restarted.unwrap_or_else(|| ScaleState::new(self.scaler));
+                    let is_lost = same_float(restarted.scale, overflow.scale.0);
+                    self.restarted = if is_lost { Some(restarted) } else { self.restarted };
+                    let cause = is_lost.then_some(FaultKind::LossScalerLoss);
+                    sink.rejected(at("scale").cause(cause), message, expected, overflow.scale);
                 }
             }
             self.state.now = self.state.now.after(self.scaler, has_overflow);
+            self.restarted = self.restarted.map(|state| state.after(self.scaler, has_overflow));
+        }
+        // A resume takes the state of a checkpoint, whatever was lost before.
+        if let Body::AttemptStart(_) = &entry.body {
+            self.restarted = None;
         }
         self.state.entry(entry);
     }

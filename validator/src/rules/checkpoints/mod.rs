@@ -17,6 +17,7 @@ mod skipped_steps;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;
+mod stream_positions;
 mod tied_parameters;
 
 use crate::rule::Rule;
@@ -42,6 +43,7 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &loss_scale_trace::LossScaleTrace,
     &skipped_steps::SkippedSteps,
     &accumulation_window::AccumulationWindow,
+    &stream_positions::StreamPositions,
     &anomalies::RecordedAnomalies,
     &anomalies::Bf16Mantissas,
     &anomalies::ZeroMoments,

@@ -35,6 +35,8 @@ struct Cadence<'a> {
     current: Option<(u64, u64, Vec<StateDigest>)>,
     num_checked: u64,
     num_examples: Option<u64>,
+    /// Of the running attempt.
+    num_workers: u32,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
@@ -43,6 +45,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         current: None,
         num_checked: 0,
         num_examples: frozen.train_examples.as_ref().ok().map(ExampleTable::num_examples),
+        num_workers: frozen.contract.topology.workers,
     })
 }
 
@@ -107,7 +110,7 @@ impl Cadence<'_> {
             .num_examples
             .and_then(|count| state_json::data_cursor(self.contract, count, step, det.counters.tokens))
             .map(|text| (StateClass::DataCursor, shard_digest("data_cursor.json", &text)));
-        let topology = state_json::topology(self.contract)
+        let topology = state_json::topology(self.contract, self.num_workers)
             .map(|text| (StateClass::Topology, shard_digest("topology.json", &text)));
         for (class, expected) in cursor.into_iter().chain(topology) {
             let Some(actual) =
@@ -131,6 +134,7 @@ impl Cadence<'_> {
 impl Check for Cadence<'_> {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         match &entry.body {
+            Body::AttemptStart(halves) => self.num_workers = halves.obs.plan.num_workers,
             Body::Step(halves) => {
                 self.num_checked += 1;
                 self.step(entry, &halves.det, sink);

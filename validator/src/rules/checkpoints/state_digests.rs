@@ -35,14 +35,17 @@ fn open(_: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Digests { checkpoints: Checkpoints::default() })
 }
 
-/// Digests of every class of a manifest.
+/// Digests of every class of a manifest: where each worker has state of its
+/// own, over the shards of all of them.
 fn derive(manifest: &CheckpointManifest) -> Vec<StateDigest> {
-    let classes = manifest.classes.iter().map(|captured| {
-        let mut shards: Vec<_> =
-            captured.shards.iter().map(|shard| (shard.path.as_str(), &shard.digest)).collect();
+    let of_one_class = manifest.classes.chunk_by(|one, other| one.class == other.class);
+    let classes = of_one_class.filter_map(|of_workers| {
+        let class = of_workers.first()?.class;
+        let is_captured = of_workers.iter().any(|captured| captured.not_applicable.is_none());
+        let shards = of_workers.iter().flat_map(|captured| &captured.shards);
+        let mut shards: Vec<_> = shards.map(|shard| (shard.path.as_str(), &shard.digest)).collect();
         shards.sort();
-        let digest = captured.not_applicable.is_none().then(|| state_json::class_digest(shards));
-        StateDigest { class: captured.class, digest }
+        Some(StateDigest { class, digest: is_captured.then(|| state_json::class_digest(shards)) })
     });
     classes.collect()
 }

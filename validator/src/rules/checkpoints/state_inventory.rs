@@ -78,9 +78,6 @@ fn called_for(contract: &Contract) -> Vec<(StateClass, &'static str)> {
     if contract.averages.is_some() {
         all.push((StateClass::Averages, "averages"));
     }
-    if !contract.faults.plan.is_empty() {
-        all.push((StateClass::FaultState, "faults.plan"));
-    }
     all
 }
 

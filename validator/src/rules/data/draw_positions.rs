@@ -4,6 +4,7 @@ use schemas::report::Route;
 
 use crate::derive::batch;
 use crate::derive::order::UPDATE_STREAM;
+use crate::derive::shift::Shift;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, unavailable};
 use crate::rules::common::{declare_rule, each_step};
@@ -47,8 +48,12 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         }
         let expected = batch::ranges(batch, facts.step, num_examples);
         if expected.as_ref() != Some(&draw.ranges) {
-            let at = At::entry(index, "/body/det/draws/0/ranges");
-            let message = format!("step {} drew other positions", facts.step);
+            let shift = Shift::of_ranges(batch, facts.step, num_examples, &draw.ranges);
+            let at = At::entry(index, "/body/det/draws/0/ranges").cause(shift.map(Shift::cause));
+            let message = match shift {
+                Some(shift) => format!("step {} drew its examples {shift}", facts.step),
+                None => format!("step {} drew other positions", facts.step),
+            };
             sink.rejected(
                 at,
                 message,

@@ -1,6 +1,7 @@
 //! An evaluation is of the frozen split, examples, view and metric.
 
 use schemas::body::{Body, EvalDet};
+use schemas::contract::{FaultKind, ParameterView};
 use schemas::data::Split;
 use schemas::entry::Entry;
 use schemas::report::Route;
@@ -18,7 +19,7 @@ declare_rule!(
         code: "GL502",
         name: "evaluation-content",
         what: "Every evaluation has the split, metric and parameter view of its stream, over the first examples of the table as \
-               the contract counts them, with their number of target tokens.",
+               the contract counts them, with their number of target tokens; two splits of one step never have one sum.",
         why: "A value over easier or fewer examples, or over training text, is not comparable with the others.",
         remedy: "None for a finished run. Evaluate the frozen stream.",
         reference: "docs/FORMAT.md, \"Examples\"; schemas::contract::EvaluationStream",
@@ -26,9 +27,11 @@ declare_rule!(
     }
 );
 
-/// A stream as its evaluations must describe it.
 /// What an evaluation of a stream covers.
 pub(super) struct Expected<'a> {
+    /// Target tokens of as many examples of the train split, where the stream
+    /// is of another.
+    pub(super) num_train_tokens: Option<u64>,
     pub(super) num_examples: u64,
     pub(super) num_tokens: u64,
     pub(super) stream: &'a schemas::contract::EvaluationStream,
@@ -37,11 +40,23 @@ pub(super) struct Expected<'a> {
 struct Content<'a> {
     expected: Vec<Expected<'a>>,
     num_checked: u64,
+    /// Sums of the step's evaluations so far.
+    of_step: Vec<Sum>,
+}
+
+/// What an evaluation came to, and of what it said it is.
+struct Sum {
+    num_tokens: u64,
+    split: Split,
+    step: Option<u64>,
+    stream: String,
+    total_nats: f64,
+    view: ParameterView,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     match coverage(frozen) {
-        Ok(expected) => Box::new(Content { expected, num_checked: 0 }),
+        Ok(expected) => Box::new(Content { expected, num_checked: 0, of_step: Vec::new() }),
         Err(reason) => unavailable(reason),
     }
 }
@@ -57,11 +72,16 @@ pub(super) fn coverage(frozen: &Frozen) -> Result<Vec<Expected<'_>>, String> {
             Split::Qualification => continue,
         };
         match table {
-            Ok(table) => expected.push(Expected {
-                num_examples: stream.num_examples.unwrap_or(u64::MAX).min(table.num_examples()),
-                num_tokens: examples::num_targets(table, stream.num_examples),
-                stream,
-            }),
+            Ok(table) => {
+                let num_examples = stream.num_examples.unwrap_or(u64::MAX).min(table.num_examples());
+                let train = frozen.train_examples.as_ref().ok().filter(|_| stream.split != Split::Train);
+                expected.push(Expected {
+                    num_examples,
+                    num_tokens: examples::num_targets(table, stream.num_examples),
+                    num_train_tokens: train.map(|train| examples::num_targets(train, Some(num_examples))),
+                    stream,
+                });
+            }
             Err(reason) => {
                 return Err(format!("the {} example table: {reason}", stream.split.name()));
             }
@@ -80,7 +100,8 @@ impl Content<'_> {
         };
         let stream = expected.stream;
         if det.split != stream.split {
-            sink.rejected(at("split"), "another split was evaluated", stream.split.name(), det.split.name());
+            let at = at("split").cause(FaultKind::ValidationLeakageInSelection);
+            sink.rejected(at, "another split was evaluated", stream.split.name(), det.split.name());
         }
         if det.metric != stream.metric {
             sink.rejected(
@@ -107,13 +128,45 @@ impl Content<'_> {
             );
         }
         if det.num_tokens != expected.num_tokens {
-            sink.rejected(
-                at("num_tokens"),
-                "the target tokens are counted otherwise",
-                expected.num_tokens,
-                det.num_tokens,
-            );
+            let is_of_train = Some(det.num_tokens) == expected.num_train_tokens;
+            let message = if is_of_train {
+                "the target tokens are those of as many examples of the train split"
+            } else {
+                "the target tokens are counted otherwise"
+            };
+            let cause = is_of_train.then_some(FaultKind::ValidationLeakageInSelection);
+            let at = at("num_tokens").cause(cause);
+            sink.rejected(at, message, expected.num_tokens, det.num_tokens);
         }
+    }
+}
+
+impl Content<'_> {
+    /// Two splits of one step do not have one sum: then one text was evaluated
+    /// under both names.
+    fn same_sum(&mut self, entry: &Entry, det: &EvalDet, sink: &mut Sink) {
+        let step = entry.header.step;
+        self.of_step.retain(|sum| sum.step == step);
+        let total_nats = det.total_nats.0;
+        let is_same = |sum: &&Sum| {
+            let (tokens, view) = (sum.num_tokens == det.num_tokens, sum.view == det.view);
+            let is_sum = total_nats.is_finite() && sum.total_nats.to_bits() == total_nats.to_bits();
+            sum.split != det.split && tokens && view && is_sum
+        };
+        if let Some(sum) = self.of_step.iter().find(is_same) {
+            let message = format!("streams {} and {} of two splits have one sum", sum.stream, det.stream);
+            let at = At::entry(entry.index, "/body/det/total_nats");
+            let at = at.cause(FaultKind::ValidationLeakageInSelection);
+            sink.rejected(at, message, "sums of different texts", det.total_nats);
+        }
+        self.of_step.push(Sum {
+            num_tokens: det.num_tokens,
+            split: det.split,
+            step,
+            stream: det.stream.clone(),
+            total_nats,
+            view: det.view,
+        });
     }
 }
 
@@ -122,6 +175,7 @@ impl Check for Content<'_> {
         if let Body::Eval(halves) = &entry.body {
             self.num_checked += 1;
             self.compare(entry.index, &halves.det, sink);
+            self.same_sum(entry, &halves.det, sink);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use schemas::body::{Body, QualificationValDet};
-use schemas::contract::Direction;
+use schemas::contract::{Direction, FaultKind};
 use schemas::data::Split;
 use schemas::entry::Entry;
 use schemas::report::Route;
@@ -98,7 +98,8 @@ impl Agreement<'_> {
             let trained = self.values.get(&(stream.clone(), step)).copied();
             if !trained.is_some_and(|trained| is_close(value, trained)) {
                 let message = format!("the evaluator disagrees with the trainer at step {step}");
-                sink.rejected(place(), message, format!("{} within 1e-4", or_null(trained)), value);
+                let at = place().cause(FaultKind::ValidationLeakageInSelection);
+                sink.rejected(at, message, format!("{} within 1e-4", or_null(trained)), value);
             }
             values.push((step, value));
         }
@@ -160,7 +161,8 @@ impl Agreement<'_> {
         let (expected, actual) =
             (format!("step {best_step} with {best}"), format!("step {} with {own}", selected.det.step));
         if !is_close(*own, best) {
-            sink.rejected(at(), "by the evaluator's numbers another candidate wins", expected, actual);
+            let at = at().cause(FaultKind::ValidationLeakageInSelection);
+            sink.rejected(at, "by the evaluator's numbers another candidate wins", expected, actual);
         } else if best_step != selected.det.step {
             let message =
                 "by the evaluator's numbers another candidate wins within the tolerance of agreement";

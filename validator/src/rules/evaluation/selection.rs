@@ -1,5 +1,6 @@
 //! The selection, recomputed from the recorded values.
 
+use schemas::contract::FaultKind;
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -60,7 +61,7 @@ impl Choice<'_> {
         let det = &selected.det;
         if det.stream != contract.selection.stream {
             sink.rejected(
-                at("det/stream"),
+                at("det/stream").cause(FaultKind::ValidationLeakageInSelection),
                 "another stream decided",
                 &contract.selection.stream,
                 &det.stream,
@@ -97,9 +98,11 @@ impl Choice<'_> {
         };
         if det.step != step {
             let (expected, actual) = (format!("step {step} with {value}"), format!("step {}", det.step));
-            sink.rejected(at("det/step"), "another candidate wins by the frozen rule", expected, actual);
+            let at = at("det/step").cause(FaultKind::ValidationLeakageInSelection);
+            sink.rejected(at, "another candidate wins by the frozen rule", expected, actual);
         } else if !same_float(det.value.0, value) {
-            sink.rejected(at("det/value"), "the selected candidate has another value", value, det.value);
+            let at = at("det/value").cause(FaultKind::ValidationLeakageInSelection);
+            sink.rejected(at, "the selected candidate has another value", value, det.value);
         }
         let named = admitted.get(&det.step);
         let agrees = named.is_some_and(|admitted| {

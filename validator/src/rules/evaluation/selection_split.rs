@@ -1,6 +1,6 @@
 //! Only the val split selects.
 
-use schemas::contract::{Contract, StoppingRule};
+use schemas::contract::{Contract, FaultKind, StoppingRule};
 use schemas::data::Split;
 use schemas::report::Route;
 
@@ -56,7 +56,7 @@ fn is_val(contract: &Contract, pointer: &str, name: &str, sink: &mut Sink) {
     if split != Some(Split::Val) {
         let actual = split.map_or("no such stream", Split::name);
         sink.rejected(
-            At::place(format!("contract {pointer}")),
+            At::place(format!("contract {pointer}")).cause(FaultKind::ValidationLeakageInSelection),
             format!("stream {name} does not select"),
             "val",
             actual,

@@ -20,7 +20,7 @@ use crate::derive::state_json::class_digest;
 use crate::fixture::{Fixture, RunBuilder, asynchronous, blake3_of, honest_run, rewrite_manifest};
 
 /// Names of the fixture's checkpoints, in the order of their commits.
-const NAMES: [&str; 3] = ["s00000000-a1", "s00000004-a1", "s00000008-a1"];
+pub(super) const NAMES: [&str; 3] = ["s00000000-a1", "s00000004-a1", "s00000008-a1"];
 
 fn file_of(class: StateClass) -> &'static str {
     if class == StateClass::Model { "model.safetensors" } else { "optimizer.safetensors" }
@@ -62,7 +62,7 @@ fn cut(place: usize, _: u32) -> u32 {
 }
 
 /// Bits, cut to what bfloat16 holds.
-fn rounded(_: usize, bits: u32) -> u32 {
+pub(super) fn rounded(_: usize, bits: u32) -> u32 {
     bits & 0xffff_0000
 }
 

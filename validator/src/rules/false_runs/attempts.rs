@@ -180,6 +180,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         changed(|f| f.change(Kind::Step, 2, |entry| entry.header.segment = Some(SegmentId(2))))
     }),
     error("GL208", "no segment", || changed(|f| f.drop_where(|e| e.body.kind() == Kind::SegmentStart))),
+    error("GL208", "a segment although nothing changed", || {
+        changed(|f| f.repeat_where(|e| e.body.kind() == Kind::SegmentStart))
+    }),
     error("GL209", "an end before the rule", || {
         changed(|f| f.frozen.contract.stopping = StoppingRule::AtStep { step: 9 })
     }),

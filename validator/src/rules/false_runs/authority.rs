@@ -5,6 +5,7 @@ use schemas::contract::{Contract, FaultKind, FaultPhase, Membership, PlannedFaul
 use schemas::data::Split;
 use schemas::digest::{Digest, encode_hex};
 use schemas::finding::{Effect, Severity};
+use schemas::ids::WorkerId;
 use schemas::number::DecimalU64;
 use schemas::report::{RuleStatus, Verdict};
 
@@ -12,12 +13,17 @@ use super::attempts::body;
 use super::{Mutation, changed, error, note, warning};
 use crate::fixture::{Fixture, RunBuilder, StoredRun, honest_run, signing_key};
 
-/// Appends an entry before the run's end.
+/// Appends an entry before the run's end; an injection before its step.
 fn insert(fixture: &mut Fixture, body: Body) {
-    let at = fixture.entries.iter().position(|e| e.body.kind() == Kind::AttemptEnd).expect("an end");
+    let is_fault = body.kind() == Kind::FaultInjected;
+    let is_place = |e: &schemas::entry::Entry| {
+        e.body.kind() == if is_fault { Kind::Step } else { Kind::AttemptEnd }
+            && (!is_fault || e.header.step == Some(3))
+    };
+    let at = fixture.entries.iter().position(is_place).expect("a place");
     let mut entry = fixture.entries[at].clone();
-    if body.kind() == Kind::FaultInjected {
-        entry.header.step = Some(3);
+    if is_fault {
+        (entry.header.learner, entry.header.worker) = (None, Some(WorkerId(0)));
     }
     entry.body = body;
     fixture.entries.insert(at, entry);
@@ -159,6 +165,48 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             f.frozen.contract.faults.plan.push(planned());
             insert(f, injected());
             insert(f, injected());
+        })
+    }),
+    error("GL707", "a fault that is on record behind the step that it acts in", || {
+        changed(|f| {
+            f.frozen.contract.faults.plan.push(planned());
+            insert(f, injected());
+            let at = f.entries.iter().position(|e| e.body.kind() == Kind::FaultInjected).expect("inserted");
+            f.entries.swap(at, at + 1);
+            f.renumber();
+        })
+    }),
+    error("GL707", "a fault in a phase that is not its family's", || {
+        changed(|f| {
+            let phase = FaultPhase::Selection;
+            f.frozen.contract.faults.plan.push(PlannedFault { phase, ..planned() });
+            insert(f, injected());
+            body!(f, FaultInjected, 0, |h| h.det.phase = phase);
+        })
+    }),
+    error("GL707", "a fault without a worker", || {
+        changed(|f| {
+            f.frozen.contract.faults.plan.push(planned());
+            insert(f, injected());
+            f.change(Kind::FaultInjected, 0, |entry| entry.header.worker = None);
+        })
+    }),
+    warning("GL707", "a fault of a resume that never was", || {
+        changed(|f| {
+            let (fault, phase) = (FaultKind::DataCursorSkip, FaultPhase::Restore);
+            f.frozen.contract.faults.plan.push(PlannedFault { fault, phase, step: 4, ..planned() });
+        })
+    }),
+    error("GL707", "a fault of a resume that did not act", || {
+        let mut fixture = RunBuilder::new().crash_after_step(6).build();
+        let (fault, phase) = (FaultKind::DataCursorSkip, FaultPhase::Restore);
+        fixture.frozen.contract.faults.plan.push(PlannedFault { fault, phase, step: 4, ..planned() });
+        fixture
+    }),
+    error("GL707", "a fault of a save that did not act", || {
+        changed(|f| {
+            let (fault, phase) = (FaultKind::SingleShardCorruption, FaultPhase::Staged);
+            f.frozen.contract.faults.plan.push(PlannedFault { fault, phase, step: 4, ..planned() });
         })
     }),
     error("GL707", "a recovery that is refused", || {

@@ -10,6 +10,7 @@ mod authority;
 mod checkpoints;
 mod data;
 mod evaluation;
+mod faults;
 mod frozen;
 mod probes;
 mod retention;
@@ -18,6 +19,7 @@ mod stateful;
 mod statistical;
 mod updates;
 mod warm_start;
+mod workers;
 
 use std::collections::BTreeSet;
 
@@ -68,9 +70,9 @@ fn rule(code: &str) -> &'static dyn Rule {
 }
 
 /// Rules that have nothing to check in the plain fixture.
-const NOT_IN_FIXTURE: [&str; 14] = [
-    "GL409", "GL508", "GL511", "GL611", "GL613", "GL620", "GL621", "GL622", "GL623", "GL630", "GL631",
-    "GL632", "GL644", "GL646",
+const NOT_IN_FIXTURE: [&str; 20] = [
+    "GL215", "GL216", "GL217", "GL409", "GL508", "GL511", "GL611", "GL613", "GL620", "GL621", "GL622",
+    "GL623", "GL630", "GL631", "GL632", "GL633", "GL644", "GL646", "GL710", "GL711",
 ];
 
 fn check_honest(fixture: &Fixture, name: &str) {
@@ -134,6 +136,8 @@ fn honest_runs_pass_every_rule() {
     check_honest(&retention::with_retirement(|_| {}), "with a retirement");
     check_honest(&probes::probed(|_| {}), "with probes");
     statistical::check_honest_runs();
+    workers::check_honest_runs();
+    faults::check_honest_runs();
 }
 
 #[test]
@@ -154,6 +158,8 @@ fn every_rule_catches_what_it_is_for() {
         warm_start::MUTATIONS,
         statistical::MUTATIONS,
         scaling::MUTATIONS,
+        workers::MUTATIONS,
+        faults::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();

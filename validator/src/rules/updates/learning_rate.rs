@@ -1,9 +1,9 @@
 //! The learning-rate trace, recomputed bit for bit.
 
 use schemas::body::{Body, StepDet};
-use schemas::contract::Contract;
+use schemas::contract::{Contract, FaultKind};
 use schemas::entry::Entry;
-use schemas::policy_card::PolicyCard;
+use schemas::policy_card::{ParameterGroup, PolicyCard};
 use schemas::report::Route;
 
 use crate::derive::plateau::Plateaus;
@@ -34,6 +34,9 @@ struct Rates<'a> {
     contract: &'a Contract,
     num_steps: u64,
     plateaus: Rewindable<Plateaus>,
+    /// What the plateaus would have come to if they had been forgotten at the
+    /// first rate that was the initial one and should not have been.
+    restarted: Option<Plateaus>,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
@@ -44,11 +47,22 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     let contract = &frozen.contract;
     let groups = card.groups.iter().map(|group| group.name.as_str());
     let plateaus = Rewindable::new(Plateaus::new(contract, groups));
-    Box::new(Rates { card, contract, num_steps: 0, plateaus })
+    Box::new(Rates { card, contract, num_steps: 0, plateaus, restarted: None })
 }
 
 impl Rates<'_> {
-    fn compare(&self, entry: &Entry, det: &StepDet, sink: &mut Sink) {
+    /// Whether a wrong rate is that of a plateau whose state was lost.
+    fn forgotten(&mut self, name: &str, actual: f64, group: &ParameterGroup) -> Option<FaultKind> {
+        let groups = || self.card.groups.iter().map(|group| group.name.as_str());
+        let restarted = self.restarted.clone().unwrap_or_else(|| Plateaus::new(self.contract, groups()));
+        let rate = restarted.rate(name)? * group.learning_rate_multiplier;
+        same_float(rate, actual).then(|| {
+            self.restarted = Some(restarted);
+            FaultKind::SchedulerStateLoss
+        })
+    }
+
+    fn compare(&mut self, entry: &Entry, det: &StepDet, sink: &mut Sink) {
         let step = entry.header.step.unwrap_or(0);
         for (at, update) in det.updates.iter().enumerate() {
             let schedules = &self.contract.schedule;
@@ -65,7 +79,8 @@ impl Rates<'_> {
             let expected = rate * group.learning_rate_multiplier;
             if !same_float(expected, update.learning_rate.0) {
                 let message = format!("group {} was updated at another rate at step {step}", update.group);
-                sink.rejected(pointer(), message, expected, update.learning_rate);
+                let cause = self.forgotten(&update.group, update.learning_rate.0, group);
+                sink.rejected(pointer().cause(cause), message, expected, update.learning_rate);
             }
         }
     }
@@ -81,7 +96,12 @@ impl Check for Rates<'_> {
             Body::Eval(halves) => {
                 let det = &halves.det;
                 self.plateaus.now.observe(self.contract, &det.stream, det.value.0);
+                if let Some(restarted) = &mut self.restarted {
+                    restarted.observe(self.contract, &det.stream, det.value.0);
+                }
             }
+            // A resume takes the state of a checkpoint, whatever was lost before.
+            Body::AttemptStart(_) => self.restarted = None,
             _ => {}
         }
         self.plateaus.entry(entry);

@@ -67,14 +67,14 @@ pub(crate) fn manifest(evidence: &Evidence, committed: &Committed) -> Result<Che
     evidence.checkpoint_manifest(&committed.path, committed.manifest)
 }
 
-/// A shard of a class by its name.
+/// A shard of a class by its name, whichever worker's it is.
 pub(crate) fn shard<'a>(
     manifest: &'a CheckpointManifest,
     class: StateClass,
     name: &str,
 ) -> Option<&'a Shard> {
-    let class = manifest.classes.iter().find(|captured| captured.class == class)?;
-    class.shards.iter().find(|shard| shard.path == name)
+    let mut captured = manifest.classes.iter().filter(|captured| captured.class == class);
+    captured.find_map(|captured| captured.shards.iter().find(|shard| shard.path == name))
 }
 
 /// Name of the file that holds the model.

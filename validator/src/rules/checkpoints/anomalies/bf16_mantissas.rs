@@ -1,5 +1,6 @@
 //! Tensors that are stored as binary32 hold binary32.
 
+use schemas::contract::FaultKind;
 use schemas::entry::Entry;
 use schemas::report::Route;
 use schemas::state::StateClass;
@@ -90,7 +91,10 @@ impl Check for Mantissas {
                 };
                 match num_moved {
                     Ok(0) => sink.warning(at(), message, expected, actual),
-                    Ok(_) => sink.rejected(at(), message, expected, actual),
+                    Ok(_) => {
+                        let at = at().cause(FaultKind::PrecisionPolicyChange);
+                        sink.rejected(at, message, expected, actual);
+                    }
                     Err(reason) => return Outcome::NotEvaluated(reason),
                 }
             }

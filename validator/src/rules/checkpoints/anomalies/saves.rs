@@ -15,7 +15,7 @@ use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
 
 use crate::derive::mantissas::{Mantissas, are_zeros};
 use crate::derive::safetensors::Tensor;
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, MAX_DOCUMENT_BYTES, describe};
 use crate::rules::common::Checkpoints;
 use crate::rules::updates::tensors::{OPTIMIZER_FILE, TensorFile};
 
@@ -227,6 +227,31 @@ fn of_tensors<'a>(class: StateClass, odd: impl Iterator<Item = &'a Tensor> + Clo
     })
 }
 
+/// Name of the anomaly of workers with one stream.
+const SHARED_RANDOM_STREAM: &str = "shared_random_stream";
+
+/// Whether two workers have streams with one key, of which blocks are drawn.
+/// Errors in words.
+fn has_shared_stream(
+    evidence: &Evidence,
+    save: &Save,
+    manifest: &CheckpointManifest,
+) -> Result<bool, String> {
+    let captured = manifest.classes.iter().filter(|of| of.class == StateClass::RngCpu);
+    let mut drawn: Vec<serde_json::Value> = Vec::new();
+    for shard in captured.filter(|of| of.worker.is_some()).flat_map(|of| &of.shards) {
+        let path = format!("{}/{}", save.path, shard.path);
+        let bytes = evidence.read(&path, MAX_DOCUMENT_BYTES).map_err(|error| describe(&error))?;
+        let stream: serde_json::Value =
+            serde_json::from_slice(&bytes).map_err(|error| format!("{path}: {error}"))?;
+        let is_drawn = stream.get("blocks").and_then(serde_json::Value::as_u64).is_some_and(|n| n > 0);
+        if let Some(key) = stream.get("key").filter(|_| is_drawn) {
+            drawn.push(key.clone());
+        }
+    }
+    Ok(drawn.iter().enumerate().any(|(place, key)| drawn[..place].contains(key)))
+}
+
 /// Everything that is odd about a save, by name and class, as its entries have
 /// to say it.
 pub(super) fn shown(evidence: &Evidence, save: &Save) -> Result<Vec<(&'static str, StateAnomaly)>, String> {
@@ -235,9 +260,14 @@ pub(super) fn shown(evidence: &Evidence, save: &Save) -> Result<Vec<(&'static st
         let tensors = odd.iter().map(|odd| &odd.tensor);
         shown.extend(of_tensors(class, tensors).map(|state| (BF16_ONLY_MANTISSAS, state)));
     }
+    let manifest = evidence.checkpoint_manifest(&save.path, save.manifest)?;
+    if has_shared_stream(evidence, save, &manifest)? {
+        let class = StateClass::RngCpu;
+        let state = StateAnomaly { class, num_elements: 0, num_tensors: 0, tensor: None };
+        shown.push((SHARED_RANDOM_STREAM, state));
+    }
     let unchanged = save.unchanged();
     if !unchanged.is_empty() {
-        let manifest = evidence.checkpoint_manifest(&save.path, save.manifest)?;
         for class in unchanged {
             let tensors = tensor_shards(&manifest, class).flat_map(|shard| &shard.tensors);
             let shapes: Vec<u64> = tensors.map(|tensor| num_elements(&tensor.shape)).collect();

@@ -1,0 +1,181 @@
+//! What an observed fault is taken for agrees with what was seen and injected.
+
+use std::collections::BTreeMap;
+
+use schemas::body::{Body, FaultObservedDet, ObservedFault};
+use schemas::contract::{FaultKind, SaveMode};
+use schemas::entry::Entry;
+use schemas::ids::{AttemptId, CheckpointId};
+use schemas::report::Route;
+
+use crate::evidence::Evidence;
+use crate::frozen::Frozen;
+use crate::rule::{At, Check, Outcome, Sink};
+use crate::rules::common::declare_rule;
+
+declare_rule!(
+    /// `GL710`.
+    FaultAttribution,
+    {
+        code: "GL710",
+        name: "fault-attribution",
+        what: "The family that an observed fault is taken for can look as it did, and where a fault was injected into the attempt that \
+               it struck, it is that one's. Warns of a cause that no injection explains; an attempt or a save that just stopped is a \
+               note.",
+        why: "A fault that is taken for another one is repaired at the wrong place, and damage that nobody planned is a finding about \
+              the machine or the program.",
+        remedy: "Look at the attempt that the entry names; a cause that no plan explains needs one in the machine.",
+        reference: "docs/FORMAT.md, \"Injected faults\"; schemas::body::FaultObservedDet",
+        gate: Route::RejectResumeDrift,
+    }
+);
+
+/// One `fault.injected`.
+struct Injected {
+    attempt: Option<AttemptId>,
+    fault: FaultKind,
+    index: u64,
+    is_explained: bool,
+}
+
+struct Attribution {
+    injected: Vec<Injected>,
+    is_synchronous: bool,
+    num_checked: u64,
+    /// Saves that are not at their end, with their attempt.
+    unfinished: BTreeMap<CheckpointId, Option<AttemptId>>,
+}
+
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Attribution {
+        injected: Vec::new(),
+        is_synchronous: frozen.contract.checkpoints.mode == SaveMode::Synchronous,
+        num_checked: 0,
+        unfinished: BTreeMap::new(),
+    })
+}
+
+/// Families that can look like this.
+fn families(fault: ObservedFault) -> &'static [FaultKind] {
+    use FaultKind as K;
+    match fault {
+        ObservedFault::AttemptVanished => &[K::WorkerLoss, K::CheckpointWriteInterruption],
+        ObservedFault::CheckpointCorrupt => &[K::SingleShardCorruption],
+        ObservedFault::CheckpointIncomplete => &[K::CheckpointWriteInterruption],
+        ObservedFault::WorkerLost => &[K::WorkerLoss],
+        ObservedFault::WorkerTimeout => &[K::CollectiveTimeout],
+        ObservedFault::StateMismatch => &[
+            K::DataCursorRewind,
+            K::DataCursorSkip,
+            K::RngStateLoss,
+            K::SchedulerStateLoss,
+            K::LossScalerLoss,
+        ],
+        ObservedFault::PlanMismatch => &[K::PrecisionPolicyChange, K::TopologyChange],
+        ObservedFault::WorkerDisagrees => &[K::StaleOrDelayedGradient],
+        ObservedFault::SelectionMismatch => &[K::ValidationLeakageInSelection],
+        ObservedFault::DataChanged | ObservedFault::NotFinite | ObservedFault::StorageFailed => &[],
+    }
+}
+
+/// Whether a family is a process or a save that stopped, which happens to runs
+/// that nobody planned faults for.
+const fn is_a_stop(cause: FaultKind) -> bool {
+    matches!(cause, FaultKind::WorkerLoss | FaultKind::CheckpointWriteInterruption)
+}
+
+impl Attribution {
+    /// What an attempt that vanished has to be taken for, where that is known.
+    fn of_vanished(&self, attempt: AttemptId) -> Option<FaultKind> {
+        let has_unfinished = self.unfinished.values().any(|of| *of == Some(attempt));
+        match (has_unfinished, self.is_synchronous) {
+            (false, _) => Some(FaultKind::WorkerLoss),
+            (true, true) => Some(FaultKind::CheckpointWriteInterruption),
+            (true, false) => None,
+        }
+    }
+
+    fn observed(&mut self, entry: &Entry, det: &FaultObservedDet, sink: &mut Sink) {
+        let Some(cause) = det.cause else { return };
+        self.num_checked += 1;
+        let at = || At::entry(entry.index, "/body/det/cause").cause(cause);
+        let names = |families: &[FaultKind]| {
+            families.iter().map(|family| family.name()).collect::<Vec<_>>().join(", ")
+        };
+        let possible = families(det.fault);
+        if !possible.contains(&cause) {
+            let message = format!("a fault that looks like {:?} is taken for another family", det.fault);
+            let expected = if possible.is_empty() { "no cause".to_owned() } else { names(possible) };
+            sink.rejected(at(), message, expected, cause);
+            return;
+        }
+        if det.fault == ObservedFault::AttemptVanished {
+            let told = self.of_vanished(det.attempt);
+            if told != Some(cause) {
+                let message = "an attempt that vanished is taken for what its saves do not show";
+                let expected = told.map_or("no cause", FaultKind::name);
+                sink.rejected(at(), message, expected, cause);
+                return;
+            }
+        }
+        self.explain(entry, det, cause, sink);
+    }
+
+    /// Looks for the injection behind a cause: one of the family, or one of
+    /// another in the attempt that was struck.
+    fn explain(&mut self, entry: &Entry, det: &FaultObservedDet, cause: FaultKind, sink: &mut Sink) {
+        let at = || At::entry(entry.index, "/body/det/cause").cause(cause);
+        let struck = Some(det.attempt);
+        let is_it = |of: &&mut Injected| of.fault == cause && of.attempt == struck;
+        if let Some(injected) = self.injected.iter_mut().find(is_it) {
+            injected.is_explained = true;
+            return;
+        }
+        let other = self.injected.iter_mut().rev().find(|of| of.attempt == struck && !of.is_explained);
+        // A fault may end a process that injected another before, and a save that
+        // a killed process left is not what killed it.
+        if let Some(other) = other.filter(|_| !is_a_stop(cause)) {
+            other.is_explained = true;
+            let message =
+                format!("the fault that entry {} injected is taken for another family", other.index);
+            sink.rejected(at(), message, other.fault, cause);
+        } else if is_a_stop(cause) {
+            let message = format!("attempt {} stopped and no injection explains it", det.attempt);
+            sink.note(at(), message, "an end of its own", cause);
+        } else {
+            let message = format!("attempt {} was struck by what no injection explains", det.attempt);
+            sink.warning(at(), message, "a planned fault, or none", cause);
+        }
+    }
+}
+
+impl Check for Attribution {
+    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
+        match &entry.body {
+            Body::FaultInjected(halves) => self.injected.push(Injected {
+                attempt: entry.header.attempt,
+                fault: halves.det.fault,
+                index: entry.index,
+                is_explained: false,
+            }),
+            Body::FaultObserved(halves) => self.observed(entry, &halves.det, sink),
+            Body::CheckpointRequested(halves) => {
+                self.unfinished.insert(halves.obs.checkpoint.clone(), entry.header.attempt);
+            }
+            Body::CheckpointValidated(halves) => {
+                self.unfinished.remove(&halves.obs.checkpoint);
+            }
+            Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
+                self.unfinished.remove(&halves.obs.checkpoint);
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+        match self.num_checked {
+            0 => Outcome::NotApplicable("no fault was observed with a cause".to_owned()),
+            num_checked => Outcome::Checked(num_checked),
+        }
+    }
+}
