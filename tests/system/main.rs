@@ -10,6 +10,7 @@ mod clock;
 mod crashes;
 mod end_to_end;
 mod frozen;
+mod injected;
 mod probes;
 mod retention;
 mod sources;
