@@ -22,6 +22,7 @@ use crate::device;
 use crate::identity;
 use crate::model::{freeze, manifest};
 use crate::run::error::{RunError, chain};
+use crate::run::intervention::Intervention;
 use crate::run::{self, RunOptions};
 
 /// Exit code of everything that could not run.
@@ -29,6 +30,9 @@ const EXIT_COULD_NOT_RUN: u8 = 2;
 
 /// Largest document that is read, in bytes.
 const MAX_DOCUMENT_BYTES: u64 = 16 << 20;
+
+/// Longest text of an intervention in bytes; it goes into two entries.
+const MAX_SAID_BYTES: usize = 4096;
 
 /// Trains one run under its frozen contract.
 #[derive(Debug, Parser)]
@@ -98,6 +102,12 @@ struct RunArguments {
     /// Folder of the data shards [default: that of the data manifest].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// What a person did since the last attempt, such as "replaced the disk"; goes on record.
+    #[arg(long, value_name = "TEXT", value_parser = said)]
+    intervention: Option<String>,
+    /// Minutes of a person's time that it took; charged to the run.
+    #[arg(long, value_name = "N", requires = "intervention")]
+    operator_minutes: Option<u32>,
     /// Start again from the initial state where steps were recorded and no checkpoint is left.
     #[arg(long)]
     restart: bool,
@@ -228,6 +238,10 @@ fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
     let report = run::run(&RunOptions {
         data: arguments.data.clone(),
         device: arguments.device.map(Device::from),
+        intervention: arguments
+            .intervention
+            .clone()
+            .map(|action| Intervention { action, operator_minutes: arguments.operator_minutes }),
         is_quiet: arguments.quiet,
         keys: arguments.keys.clone(),
         ledger: arguments.ledger.clone(),
@@ -246,6 +260,15 @@ fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
         print(report.text().as_bytes())?;
     }
     Ok(report.exit_code)
+}
+
+/// A text that says something and fits an entry.
+fn said(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("it says nothing".to_owned()),
+        said if said.len() > MAX_SAID_BYTES => Err(format!("it has more than {MAX_SAID_BYTES} bytes")),
+        said => Ok(said.to_owned()),
+    }
 }
 
 fn identity_command(arguments: &IdentityArguments) -> Result<u8, Failure> {

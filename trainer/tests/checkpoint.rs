@@ -193,6 +193,7 @@ fn restored(
     let resume = ResumeState {
         checkpoint: Some(LocatedCheckpoint { contents, folder, manifest, record }),
         counters: Counters::default(),
+        doubtful: Vec::new(),
         selection: SelectionTracker::new(&saved.fixture.contract).context("there is a stream")?,
         step: 0,
         unqualified: None,

@@ -3,7 +3,7 @@
 
 use schemas::contract::{
     Architecture, Contract, CreditRule, Device, Dtype, EquivalenceClass, LossScaler, PermittedRewrite,
-    Recovery, Tolerance,
+    Tolerance,
 };
 use schemas::digest::Algorithm;
 
@@ -277,11 +277,5 @@ fn check_faults(contract: &Contract, problems: &mut Problems) {
         "/faults/detection",
         "turns the trainer's detectors off, and no fault is planned",
         "leave it out",
-    );
-    problems.require(
-        contract.faults.recovery != Recovery::RollBack,
-        "/faults/recovery",
-        "is \"roll_back\"; expected another policy",
-        "the trainer of this edition does not go back behind a checkpoint that is validated",
     );
 }

@@ -143,3 +143,108 @@ fn an_audit_without_the_files_says_what_to_fetch() {
     fs::remove_file(run.path().join("checkpoints/s00000002-a1/model.safetensors")).expect("a file");
     assert_eq!(run.report()["verdict"], "tampered");
 }
+
+#[test]
+fn a_dry_run_of_a_pruning_says_what_would_go_from_the_bucket() {
+    let cloud = Cloud::new();
+    let run = small(12, STORE, |contract| {
+        contract["checkpoints"]["keep"] =
+            json!({"kind": "chosen", "best": 1, "every_steps": null, "last": 1, "pinned": []});
+    });
+    let _ = cloud.train(&run).expect_code(0);
+    let planned = || cloud.checkpoint(&run, &["prune", "--dry-run", "--json"]).expect_code(0).json();
+    assert_eq!(planned()["unfinished"], json!([]));
+
+    // A shard that a retirement took is there again.
+    let entries = run.entries();
+    let retired = of_kind(&entries, "checkpoint.retired");
+    let id = retired.first().expect("one was retired")["body"]["obs"]["checkpoint"].as_str().expect("a name");
+    let key = format!("{}/{id}/optimizer.safetensors", below(&run));
+    let before = cloud.server.keys();
+    cloud.server.put(&key, b"bytes of a shard");
+    let said = planned();
+    let unfinished = said["unfinished"].as_array().expect("a list");
+    assert_eq!(unfinished.len(), 1, "{said:#}");
+    assert_eq!(unfinished[0]["checkpoint"], id);
+    assert_eq!(unfinished[0]["removes"], json!([]), "nothing of it is here");
+    assert_eq!(unfinished[0]["removes_in_store"], json!([format!("s3://{BUCKET}/{key}")]));
+    assert!(cloud.server.get(&key).is_some(), "a dry run removes nothing");
+    let _ = cloud.checkpoint(&run, &["prune"]).expect_code(0);
+    assert_eq!(cloud.server.keys(), before);
+    assert_eq!(planned()["unfinished"], json!([]));
+}
+
+#[test]
+fn what_only_the_bucket_has_is_fetched_to_be_looked_at() {
+    let cloud = Cloud::new();
+    let run = small(4, STORE, |_| {});
+    let _ = cloud.train(&run).expect_code(0);
+    let folder = run.path().join("checkpoints");
+    fs::remove_dir_all(&folder).expect("a working folder");
+    let inspected = cloud.checkpoint(&run, &["inspect", "s00000002-a1", "--json"]).expect_code(0).json();
+    assert_eq!(inspected["manifest"]["step"], 2);
+    assert!(folder.join("s00000002-a1/model.safetensors").is_file());
+    let differs = cloud.checkpoint(&run, &["diff", "s00000000-a1", "s00000004-a1", "--json"]).expect_code(1);
+    assert_eq!(differs.json()["equal"], false);
+    let _ = cloud.checkpoint(&run, &["diff", "s00000004-a1", "s00000004-a1"]).expect_code(0);
+
+    // Where the store has it no more, or does not answer, that is said.
+    fs::remove_dir_all(&folder).expect("a working folder");
+    cloud.proxy.strike(system_tests::proxy::Fate::Refused, u32::MAX, "s00000002-a1");
+    let mut command =
+        cloud.command(run.path(), &["checkpoint", "inspect", "s00000002-a1", "--ledger", "run.db"]);
+    command.env("CHECKPOINT_STORE_TIMEOUT_S", "2");
+    let refused = programs::finish(command).expect_code(2);
+    refused.expect_message(&["s00000002-a1 is not here", "trainer checkpoint fetch", "hint:"]);
+    cloud.proxy.heal();
+    assert!(!folder.join("s00000002-a1").exists());
+}
+
+#[test]
+fn what_a_killed_fetch_left_goes_with_the_next_one() {
+    let cloud = Cloud::new();
+    let run = small(2, STORE, |_| {});
+    let _ = cloud.train(&run).expect_code(0);
+    let folder = run.path().join("checkpoints");
+    fs::remove_dir_all(folder.join("s00000002-a1")).expect("a checkpoint");
+    // A fetch that gets on no further, and is killed there.
+    cloud.proxy.strike(system_tests::proxy::Fate::Refused, u32::MAX, "s00000002-a1/optimizer.safetensors");
+    let arguments = ["checkpoint", "fetch", "s00000002-a1", "--ledger", "run.db"];
+    let mut command = cloud.command(run.path(), &arguments);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let left = folder.join(format!(".staging-s00000002-a1-{}", child.id()));
+    wait_for("a shard was fetched", || left.join("model.safetensors").is_file());
+    // As long as it lives, another one leaves its folder alone.
+    let _ = cloud.checkpoint(&run, &["fetch", "s00000000-a1"]).expect_code(0);
+    assert!(left.is_dir());
+    child.kill().expect("a child can be killed");
+    let _ = child.wait().expect("a killed child can be waited for");
+    cloud.proxy.heal();
+    // Neither a folder of a checkpoint that nobody committed, nor another file.
+    let kept = folder.join(".staging-s00000009-a1-77");
+    fs::create_dir(&kept).expect("a folder");
+    assert!(left.is_dir());
+    let fetched = cloud.checkpoint(&run, &["fetch", "s00000002-a1"]).expect_code(0);
+    fetched.expect_message(&["removed", ".staging-s00000002-a1"]);
+    assert!(!left.exists() && kept.is_dir());
+    accepted(&run);
+}
+
+#[test]
+fn a_qualified_checkpoint_that_only_the_bucket_has_is_gone_on_from() {
+    let cloud = Cloud::new();
+    let run = small(12, STORE, |contract| {
+        contract["faults"]["recovery"] = json!("restart_from_last_qualified");
+    });
+    cloud.proxy.strike(system_tests::proxy::Fate::Refused, u32::MAX, "s00000008-a1");
+    let _ = cloud.train_within(&run, 2).expect_code(1);
+    cloud.proxy.heal();
+    let probe = ["probe", "--ledger", "run.db", "--checkpoint", "s00000004-a1", "--quiet"];
+    let _ = cloud.trainer(&run, &probe).expect_code(0);
+    fs::remove_dir_all(run.path().join("checkpoints")).expect("a working folder");
+    let finished = cloud.train(&run).expect_code(0);
+    finished.expect_message(&["RESUMING", "from checkpoint s00000004-a1", "s00000006-a1 is newer"]);
+    assert!(!run.path().join("checkpoints/s00000006-a1").exists(), "of others nothing is decided");
+    let _ = cloud.checkpoint(&run, &["fetch", "--all"]).expect_code(0);
+    accepted(&run);
+}

@@ -14,6 +14,7 @@ use crate::cli::{self, Failure};
 use crate::export::{self, NamedTensor};
 
 use super::difference::{self, TensorDifference};
+use super::fetch::bring;
 use super::opened::OpenedRun;
 use super::{DiffArguments, EXIT_FINDINGS};
 
@@ -107,6 +108,7 @@ fn side(name: &str, opened: Option<&OpenedRun>) -> Result<Side, Failure> {
         });
     };
     let fact = opened.fact(name)?;
+    bring(opened, fact)?;
     let manifest = opened.manifest(fact).ok_or_else(|| Failure {
         message: format!("{name} is {} and was never committed", fact.stage.name()),
         hint: Some("`trainer checkpoint list` says which checkpoints are complete"),

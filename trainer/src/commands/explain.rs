@@ -102,9 +102,18 @@ fn unusable(opened: &OpenedRun, state: &ResumeState) -> Vec<Unusable> {
         let reason = "it is validated, and not resume-qualified".to_owned();
         Some(Unusable { checkpoint: checkpoint.clone(), reason, step })
     });
+    let doubtful = state.doubtful.iter().map(|known| Unusable {
+        checkpoint: known.record.checkpoint.clone(),
+        reason: format!("it is in doubt and would be quarantined: {}", known.reason()),
+        step: known.record.step,
+    });
     let is_newer = |step| state.checkpoint.is_none() || step >= state.step;
-    let mut all: Vec<Unusable> =
-        by_bytes.chain(by_record).chain(unqualified).filter(|unusable| is_newer(unusable.step)).collect();
+    let mut all: Vec<Unusable> = by_bytes
+        .chain(by_record)
+        .chain(unqualified)
+        .chain(doubtful)
+        .filter(|unusable| is_newer(unusable.step))
+        .collect();
     all.sort_by(|a, b| (b.step, &b.checkpoint).cmp(&(a.step, &a.checkpoint)));
     all
 }

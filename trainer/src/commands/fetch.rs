@@ -59,6 +59,9 @@ pub(super) fn run(arguments: &FetchArguments) -> Result<u8, Failure> {
         None => opened.history.roster.facts().into_iter().filter(|fact| is_kept(fact)).collect(),
     };
     let to = arguments.to.clone().unwrap_or_else(|| opened.store());
+    let is_committed =
+        |id: &CheckpointId| opened.history.roster.fact(id).is_some_and(|fact| fact.manifest.is_some());
+    fetch::remove_leftovers(&Console::new(false), &to, is_committed);
     let mut fetching = Fetching {
         checkpoints: Vec::new(),
         format: "checkpoint-fetch/1",
@@ -99,6 +102,30 @@ pub(super) fn run(arguments: &FetchArguments) -> Result<u8, Failure> {
 /// give up, and of retired ones what stays.
 fn is_kept(fact: &Fact) -> bool {
     fact.manifest.is_some() && !matches!(fact.stage, Stage::Failed | Stage::Quarantined)
+}
+
+/// Fetches a checkpoint that only a store by URL has into the working folder, for
+/// a command that looks at its files.
+pub(super) fn bring(opened: &OpenedRun, fact: &Fact) -> Result<(), Failure> {
+    let store = &opened.frozen.contract.checkpoints.store;
+    let is_here = opened.checkpoint_folder(&fact.checkpoint).symlink_metadata().is_ok();
+    if fact.manifest.is_none() || is_here || !store::is_url(store) {
+        return Ok(());
+    }
+    let fetched = match store::remote(store) {
+        Ok(Some(remote)) => one(opened, &remote, fact, &opened.store()).map(|_| ()),
+        Ok(None) => Ok(()),
+        Err(error) => Err(error.into()),
+    };
+    fetched.map_err(|error| {
+        let Failure { message, hint } = failure(&error);
+        let hint = hint.or(Some("`trainer checkpoint list --ledger FILE` says which checkpoints are where"));
+        let message = format!(
+            "{} is not here, and `trainer checkpoint fetch` cannot get it from {store}: {message}",
+            fact.checkpoint
+        );
+        Failure { message, hint }
+    })
 }
 
 fn failure(error: &CheckpointError) -> Failure {

@@ -12,6 +12,7 @@ use crate::cli::{self, Failure};
 use crate::run::error;
 
 use super::InspectArguments;
+use super::fetch::bring;
 use super::opened::{OpenedRun, staying};
 
 #[derive(Serialize)]
@@ -61,6 +62,7 @@ fn shared(opened: &OpenedRun, fact: &Fact, manifest: &CheckpointManifest) -> Vec
 pub(super) fn run(arguments: &InspectArguments) -> Result<u8, Failure> {
     let opened = OpenedRun::open(&arguments.common.ledger)?;
     let fact = opened.fact(&arguments.checkpoint)?;
+    bring(&opened, fact)?;
     let read = opened.manifest(fact).ok_or_else(|| Failure {
         message: format!(
             "{} is {} and was never committed, so that it has no manifest",

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use ledger::FrozenContract;
 use ledger::keys::{KeyRing, Role};
@@ -14,13 +15,15 @@ use schemas::ids::{CheckpointId, LearnerId};
 use schemas::state::StateClass;
 use serde::Serialize;
 
+use crate::checkpoint::CheckpointError;
 use crate::checkpoint::retention::{Decision, Fact, Kept, Retirement, Stage};
-use crate::checkpoint::retire::removable;
+use crate::checkpoint::retire::{Removed, removable};
 use crate::cli::{self, Failure};
 use crate::run::error::{self, RunError};
 use crate::run::progress::Console;
 use crate::run::refusal::Refusal;
 use crate::run::{key_folder, retire};
+use crate::store::{self, Remote};
 
 use super::opened::OpenedRun;
 use super::{EXIT_FINDINGS, PruneArguments};
@@ -43,8 +46,13 @@ struct Retired {
     checkpoint: CheckpointId,
     kept: Vec<StateClass>,
     num_bytes: u64,
+    /// Of what would go from a store by URL; 0 but in a dry run.
+    num_stored_bytes: u64,
     reason: RetirementReason,
     removes: Vec<String>,
+    /// Objects that would go from a store by URL; none but in a dry run, which
+    /// asks for them.
+    removes_in_store: Vec<String>,
     step: u64,
 }
 
@@ -54,6 +62,8 @@ struct Unfinished {
     checkpoint: CheckpointId,
     num_bytes: u64,
     removes: Vec<String>,
+    /// As in [`Retired`].
+    removes_in_store: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -68,15 +78,18 @@ pub(super) fn run(arguments: &PruneArguments) -> Result<u8, Failure> {
     // is still so when it is acted on.
     let recorder = if arguments.dry_run { None } else { Some(open(ledger, arguments.keys.as_deref())?) };
     let mut opened = OpenedRun::open(ledger)?;
+    let in_store = InStore::ask(&opened, arguments.dry_run)?;
     let Decision { keep, retire } = opened.history.roster.decide();
+    let retired = retire.iter().map(|retirement| planned(&opened, &in_store, retirement));
+    let retired = retired.collect::<Result<Vec<Retired>, Failure>>()?;
     let mut pruning = Pruning {
         dry_run: arguments.dry_run,
         format: "checkpoint-prune/1",
         kept: keep,
         problems: Vec::new(),
-        retired: retire.iter().map(|retirement| planned(&opened, retirement)).collect(),
+        retired,
         run: opened.frozen.run.0.clone(),
-        unfinished: unfinished(&opened),
+        unfinished: unfinished(&opened, &in_store)?,
     };
     if let Some(recorder) = recorder {
         pruning.problems = execute(&mut opened, &recorder, &retire)?;
@@ -117,28 +130,77 @@ fn contract<'a>(recorder: &'a Recorder, ledger: &Path) -> Result<&'a Contract, F
     Ok(&frozen.ok_or_else(refusal)?.contract)
 }
 
-fn planned(opened: &OpenedRun, retirement: &Retirement) -> Retired {
-    let fact = opened.history.roster.fact(&retirement.checkpoint);
-    let removes = fact.map_or_else(Vec::new, |fact| present(opened, fact, &retirement.kept));
-    Retired {
-        checkpoint: retirement.checkpoint.clone(),
-        kept: retirement.kept.clone(),
-        num_bytes: num_bytes(opened, &retirement.checkpoint, &removes),
-        reason: retirement.reason,
-        removes,
-        step: retirement.step,
+/// A store by URL that is to be asked what would go from it.
+struct InStore {
+    /// What it holds of the run, by checkpoint.
+    files: store::retire::Files,
+    remote: Option<Arc<Remote>>,
+}
+
+impl InStore {
+    /// Of a folder store, and where nobody wants to know, nothing.
+    fn ask(opened: &OpenedRun, is_wanted: bool) -> Result<Self, Failure> {
+        let store = &opened.frozen.contract.checkpoints.store;
+        let remote = if is_wanted { store::remote(store)? } else { None };
+        let files = match &remote {
+            Some(remote) => store::retire::files(remote, &Console::new(false), &opened.frozen.run),
+            None => Ok(store::retire::Files::new()),
+        };
+        Ok(Self { files: files.map_err(RunError::from)?, remote })
+    }
+
+    /// What a retirement takes from the store and that is there.
+    fn present(
+        &self,
+        opened: &OpenedRun,
+        fact: &Fact,
+        kept: &[StateClass],
+    ) -> Result<Removed, CheckpointError> {
+        let expected = retire::expected(fact, &opened.frozen);
+        match (&self.remote, expected) {
+            (Some(remote), Some(expected)) if self.files.contains_key(fact.checkpoint.as_str()) => {
+                store::retire::present(remote, &Console::new(false), &expected, kept)
+            }
+            _ => Ok(Removed::default()),
+        }
     }
 }
 
+fn planned(opened: &OpenedRun, in_store: &InStore, retirement: &Retirement) -> Result<Retired, Failure> {
+    let fact = opened.history.roster.fact(&retirement.checkpoint);
+    let removes = fact.map_or_else(Vec::new, |fact| present(opened, fact, &retirement.kept));
+    let stored = match fact {
+        Some(fact) => in_store.present(opened, fact, &retirement.kept).map_err(RunError::from)?,
+        None => Removed::default(),
+    };
+    Ok(Retired {
+        checkpoint: retirement.checkpoint.clone(),
+        kept: retirement.kept.clone(),
+        num_bytes: num_bytes(opened, &retirement.checkpoint, &removes),
+        num_stored_bytes: stored.num_bytes,
+        reason: retirement.reason,
+        removes,
+        removes_in_store: stored.paths,
+        step: retirement.step,
+    })
+}
+
 /// Retirements on record whose files are still there.
-fn unfinished(opened: &OpenedRun) -> Vec<Unfinished> {
-    let retired = opened.history.roster.facts().into_iter().filter(|fact| fact.stage == Stage::Retired);
-    let unfinished = retired.map(|fact| {
+fn unfinished(opened: &OpenedRun, in_store: &InStore) -> Result<Vec<Unfinished>, Failure> {
+    let mut all = Vec::new();
+    for fact in opened.history.roster.facts().into_iter().filter(|fact| fact.stage == Stage::Retired) {
         let removes = present(opened, fact, &fact.kept);
-        let num_bytes = num_bytes(opened, &fact.checkpoint, &removes);
-        Unfinished { checkpoint: fact.checkpoint.clone(), num_bytes, removes }
-    });
-    unfinished.filter(|unfinished| !unfinished.removes.is_empty()).collect()
+        let stored = match retire::is_stored(&in_store.files, fact) {
+            true => in_store.present(opened, fact, &fact.kept).map_err(RunError::from)?,
+            false => Removed::default(),
+        };
+        if !removes.is_empty() || !stored.paths.is_empty() {
+            let num_bytes = num_bytes(opened, &fact.checkpoint, &removes);
+            let (checkpoint, removes_in_store) = (fact.checkpoint.clone(), stored.paths);
+            all.push(Unfinished { checkpoint, num_bytes, removes, removes_in_store });
+        }
+    }
+    Ok(all)
 }
 
 /// Files that a retirement takes and that are there.
@@ -207,10 +269,14 @@ fn text(pruning: &Pruning) -> String {
             retired.removes.len(),
             retired.num_bytes
         );
+        if !retired.removes_in_store.is_empty() {
+            let (num, bytes) = (retired.removes_in_store.len(), retired.num_stored_bytes);
+            let _ = writeln!(text, "  and in the store: {num} objects, {bytes} bytes");
+        }
     }
     let verb = if pruning.dry_run { "Would finish" } else { "Finished" };
     for retired in &pruning.unfinished {
-        let num_files = retired.removes.len();
+        let num_files = retired.removes.len() + retired.removes_in_store.len();
         let _ = writeln!(text, "{verb} {}: retired before, {num_files} files were left", retired.checkpoint);
     }
     for kept in &pruning.kept {

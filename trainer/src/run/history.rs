@@ -17,6 +17,9 @@ use schemas::ids::{AttemptId, CandidateId, CheckpointId};
 use crate::checkpoint::locate::RecordedCheckpoint;
 use crate::checkpoint::roster::Roster;
 
+use super::charges::Charges;
+use super::doubt;
+
 /// One earlier process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PastAttempt {
@@ -26,8 +29,15 @@ pub struct PastAttempt {
     /// its `step` entries and the time between its first and last entry
     /// (`docs/FORMAT.md`, "Costs").
     pub cost: CostTotals,
+    /// Step whose state it started from.
+    pub from_step: u64,
     /// Whether a fault that struck it still has no `fault.recovered`.
     pub has_open_fault: bool,
+    /// Whether a fault says that something else was computed than the contract
+    /// says; no recovery takes that back.
+    pub is_in_doubt: bool,
+    /// Whether it started from a checkpoint.
+    pub is_resumed: bool,
     /// Its last completed step, or the step that it started from.
     pub last_step: u64,
     /// How it ended; `None` for one that vanished.
@@ -72,6 +82,8 @@ pub struct PastCheckpoint {
     pub progress: Progress,
     /// Its step.
     pub step: u64,
+    /// Whether a probe qualified it, whatever became of it since.
+    pub was_qualified: bool,
 }
 
 /// A candidate as the ledger knows it.
@@ -92,6 +104,8 @@ pub struct History {
     pub attempts: Vec<PastAttempt>,
     /// By step; of one step the latest admitted.
     pub candidates: BTreeMap<u64, PastCandidate>,
+    /// What recoveries cost and nobody charged yet.
+    pub charges: Charges,
     /// By name.
     pub checkpoints: BTreeMap<CheckpointId, PastCheckpoint>,
     /// How the run ended, if it did.
@@ -137,7 +151,10 @@ impl History {
                 self.attempts.push(PastAttempt {
                     attempt: halves.det.attempt,
                     cost: CostTotals::default(),
+                    from_step: halves.det.from_step,
                     has_open_fault: false,
+                    is_in_doubt: false,
+                    is_resumed: halves.det.resumed_from.is_some(),
                     last_step: halves.det.from_step,
                     outcome: None,
                     process: halves.obs.process,
@@ -168,7 +185,9 @@ impl History {
                 }
             }
             Body::FaultObserved(halves) => self.observe_fault(&halves.det),
+            Body::Cost(halves) => self.charges.charged(&halves.det, &halves.obs),
             Body::FaultRecovered(halves) => {
+                self.charges.recovered(&halves.det);
                 if let Some(attempt) = self.attempt_mut(halves.det.attempt) {
                     attempt.has_open_fault = false;
                     attempt.is_reported = true;
@@ -191,6 +210,7 @@ impl History {
     fn observe_fault(&mut self, fault: &FaultObservedDet) {
         if let Some(attempt) = self.attempt_mut(fault.attempt) {
             attempt.has_open_fault = true;
+            attempt.is_in_doubt |= doubt::is_of_state(fault.fault);
         }
     }
 
@@ -205,6 +225,7 @@ impl History {
                     counters: self.counters,
                     progress: Progress::Requested,
                     step: halves.det.step,
+                    was_qualified: false,
                 };
                 self.checkpoints.insert(halves.obs.checkpoint.clone(), checkpoint);
             }
@@ -227,8 +248,13 @@ impl History {
             Body::CheckpointValidated(halves) => self.advance(&halves.obs.checkpoint, Progress::Validated),
             Body::CheckpointResumeQualified(halves) => {
                 self.advance(&halves.obs.checkpoint, Progress::Qualified);
+                if let Some(known) = self.checkpoints.get_mut(&halves.obs.checkpoint) {
+                    known.was_qualified = true;
+                }
             }
             Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
+                let num_bytes = self.num_bytes(&halves.obs.checkpoint);
+                self.charges.given_up(num_bytes);
                 self.advance(&halves.obs.checkpoint, Progress::Ended);
             }
             Body::CheckpointRetired(halves) => self.advance(&halves.obs.checkpoint, Progress::Retired),
@@ -240,6 +266,12 @@ impl History {
         if let Some(known) = self.checkpoints.get_mut(checkpoint) {
             known.progress = known.progress.max(progress);
         }
+    }
+
+    /// Size of what was committed of a checkpoint; 0 where nothing was.
+    pub(super) fn num_bytes(&self, checkpoint: &CheckpointId) -> u64 {
+        let committed = self.checkpoints.get(checkpoint).and_then(|known| known.committed.as_ref());
+        committed.map_or(0, |record| record.num_bytes)
     }
 
     fn attempt_mut(&mut self, attempt: AttemptId) -> Option<&mut PastAttempt> {

@@ -9,14 +9,17 @@
 
 pub mod attempt;
 mod calendar;
+pub mod charges;
 pub mod conclude;
 pub mod costs;
+pub mod doubt;
 pub mod error;
 pub mod failpoint;
 pub mod floors;
 pub mod heart;
 pub mod history;
 pub mod inputs;
+pub mod intervention;
 pub mod progress;
 mod records;
 pub mod recovery;
@@ -57,6 +60,7 @@ use costs::CostMeter;
 use error::RunError;
 use history::{History, PastAttempt};
 use inputs::Places;
+use intervention::Intervention;
 use progress::Console;
 use refusal::Refusal;
 use resume::ResumeState;
@@ -73,6 +77,8 @@ pub struct RunOptions {
     pub data: Option<PathBuf>,
     /// Has to be the contract's, where given.
     pub device: Option<Device>,
+    /// What a person did before this attempt.
+    pub intervention: Option<Intervention>,
     /// Leaves out lines of steps and bars.
     pub is_quiet: bool,
     /// Key ring; see [`KEYS_VARIABLE`].
@@ -152,10 +158,15 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
     }
     let console = Console::new(options.is_quiet);
     if let Some(end) = &history.end {
+        if options.intervention.is_some() {
+            return Err(Refusal::Over { run: frozen.run.clone() }.into());
+        }
         recorder.close()?;
         return Ok(RunReport::already_ended(&frozen, end));
     }
-    if let Some(report) = refuse_by_history(&recorder, &frozen, &history, &console)? {
+    if let Some(report) =
+        refuse_by_history(&recorder, &frozen, &history, &console, options.intervention.is_some())?
+    {
         recorder.close()?;
         return Ok(report);
     }
@@ -215,6 +226,7 @@ fn refuse_by_history(
     frozen: &FrozenContract,
     history: &History,
     console: &Console,
+    has_intervention: bool,
 ) -> Result<Option<RunReport>, RunError> {
     let contract = &frozen.contract;
     let struck: Vec<&PastAttempt> = history.vanished().collect();
@@ -229,6 +241,9 @@ fn refuse_by_history(
     };
     for past in struck {
         recorder.append(Record::new(recovery::vanished(past, history)).step(past.last_step))?;
+    }
+    if has_intervention {
+        console.say("warning: no attempt starts, so that the intervention is not recorded");
     }
     console.say(&format!("Ending run {}: {refusal}", frozen.run));
     conclude::end_without_attempt(recorder, frozen, history, outcome, &refusal).map(Some)
@@ -270,7 +285,9 @@ fn execute(
     let from = (resume.step, resume.counters);
     let mut attempt = Attempt::new(number, from, recorder, roster, costs, console);
     let places = Places { data: options.data.as_deref(), ledger: &ledger_folder };
-    let result = work(&mut attempt, reader, frozen, history, resume, places, &identity, &interrupt, drive);
+    let said = options.intervention.as_ref();
+    let result =
+        work(&mut attempt, reader, frozen, history, resume, places, &identity, &interrupt, said, drive);
     conclude::conclude(attempt, frozen, history, &ledger_folder, result)
 }
 
@@ -285,6 +302,7 @@ fn work(
     places: Places<'_>,
     identity: &Identity,
     interrupt: &Interrupt,
+    intervention: Option<&Intervention>,
     drive: &mut Driver<'_>,
 ) -> Result<Trained, RunError> {
     let contract = &frozen.contract;
@@ -292,8 +310,11 @@ fn work(
     if !history.has_segment {
         attempt.record(0, first_segment(frozen))?;
     }
+    if let Some(said) = intervention {
+        intervention::record(attempt, resume.step, said)?;
+    }
     let store = places.ledger.join(working_folder(&contract.checkpoints.store));
-    recovery::record(attempt, history, &resume, &frozen.run, &store)?;
+    recovery::record(attempt, history, &resume, &frozen.run, &store, reader)?;
     stored::clean(attempt, history, frozen);
     retire::finish(attempt, frozen, places.ledger)?;
 
@@ -377,6 +398,10 @@ fn announce(console: &Console, frozen: &FrozenContract, history: &History, resum
     for unusable in &resume.unusable {
         let reason = error::chain(&unusable.error);
         console.say(&format!("WARNING: checkpoint {} cannot be used: {reason}", unusable.record.checkpoint));
+    }
+    for known in &resume.doubtful {
+        let (checkpoint, reason) = (&known.record.checkpoint, known.reason());
+        console.say(&format!("Checkpoint {checkpoint} is in doubt and is quarantined: {reason}"));
     }
     if let Some(checkpoint) = &resume.unqualified {
         console

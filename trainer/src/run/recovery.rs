@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use ledger::reader::Reader;
 use schemas::body::{
     Body, CheckpointDet, CheckpointFailedObs, FaultObservedDet, FaultObservedObs, FaultRecoveredDet,
     FaultRecoveredObs, Halves, ObservedFault,
@@ -61,6 +62,7 @@ pub fn record(
     resume: &ResumeState,
     run: &RunId,
     store: &Path,
+    reader: &Reader,
 ) -> Result<(), RunError> {
     // What was seen.
     let mut struck: BTreeMap<AttemptId, &PastAttempt> =
@@ -91,31 +93,37 @@ pub fn record(
     }
 
     // What is done about it.
+    let mut charges = history.charges.clone();
     for past in struck.values() {
         let det = FaultRecoveredDet {
             attempt: past.attempt,
             from_step: resume.step,
             num_steps_lost: past.last_step.saturating_sub(resume.step),
         };
+        charges.recovered(&det);
         let checkpoint = resume.checkpoint.as_ref().map(|located| located.record.checkpoint.clone());
         let obs = FaultRecoveredObs { checkpoint, fallback: resume.fallback() };
         attempt.record(resume.step, Body::FaultRecovered(Box::new(Halves { det, obs })))?;
     }
-    for unusable in &resume.unusable {
-        let (step, checkpoint) = (unusable.record.step, unusable.record.checkpoint.clone());
-        let obs = CheckpointFailedObs { checkpoint, reason: error::chain(&unusable.error) };
-        let halves = Box::new(Halves { det: CheckpointDet { step }, obs });
-        attempt.record(step, Body::CheckpointQuarantined(halves))?;
+    let corrupt = resume.unusable.iter().map(|unusable| (&unusable.record, error::chain(&unusable.error)));
+    let doubtful = resume.doubtful.iter().map(|known| (&known.record, known.reason()));
+    for (record, reason) in corrupt.chain(doubtful) {
+        let obs = CheckpointFailedObs { checkpoint: record.checkpoint.clone(), reason };
+        let halves = Box::new(Halves { det: CheckpointDet { step: record.step }, obs });
+        charges.given_up(record.num_bytes);
+        attempt.record(record.step, Body::CheckpointQuarantined(halves))?;
     }
     for known in &unfinished {
         let reason = "the attempt that wrote it ended before it was validated".to_owned();
         let obs = CheckpointFailedObs { checkpoint: known.checkpoint.clone(), reason };
         let halves = Box::new(Halves { det: CheckpointDet { step: known.step }, obs });
+        charges.given_up(history.num_bytes(&known.checkpoint));
         attempt.record(known.step, Body::CheckpointFailed(halves))?;
     }
     if struck.is_empty() {
         return Ok(());
     }
+    charges.record(attempt, resume.step, reader)?;
     attempt.flush()?;
 
     // Leftovers, now that they are on record.

@@ -96,6 +96,12 @@ pub enum Refusal {
         /// The attempt.
         attempt: schemas::ids::AttemptId,
     },
+    /// The run has ended, and an attempt was asked to record something.
+    #[error("run {run} has ended, so that no intervention can be recorded")]
+    Over {
+        /// The run.
+        run: schemas::ids::RunId,
+    },
     /// Steps were recorded, and nothing is left to go on from.
     #[error(
         "{num_steps} steps were executed, and no checkpoint can be resumed from: {reasons}; a start from the \
@@ -165,6 +171,7 @@ impl Refusal {
                 "use an ordinary build; a deliberate test sets LEDGER_ALLOW_INSTRUMENTATION=1"
             }
             Self::Attempts { .. } => "the run is over; freeze a new contract for another run",
+            Self::Over { .. } => "leave out `--intervention`; nothing that was done since belongs to the run",
             Self::Recovery { .. } => "the run is over by its own contract; freeze a new one for another run",
         }
     }

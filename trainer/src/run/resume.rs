@@ -19,6 +19,7 @@ use crate::engine::window::WindowState;
 use crate::state::registry::{self, Target};
 use crate::state::{Derivation, SelectionTracker, StateError};
 
+use super::doubt::{self, DoubtfulCheckpoint};
 use super::error::RunError;
 use super::history::History;
 use super::refusal::Refusal;
@@ -31,6 +32,9 @@ pub struct ResumeState {
     pub checkpoint: Option<LocatedCheckpoint>,
     /// Cumulative counters at `step`.
     pub counters: Counters,
+    /// Checkpoints that a fault puts in doubt, newest first, where the recovery
+    /// policy goes back behind them.
+    pub doubtful: Vec<DoubtfulCheckpoint>,
     /// Best value and patience after the evaluations up to `step`.
     pub selection: SelectionTracker,
     /// Completed updates.
@@ -43,8 +47,8 @@ pub struct ResumeState {
 }
 
 /// Decides where the next attempt starts: at the newest checkpoint that is
-/// validated (or resume-qualified, where the recovery policy goes by that) and
-/// whose bytes still match, else at the initial state.
+/// validated (or resume-qualified, or not in doubt, where the recovery policy
+/// goes by that) and whose bytes still match, else at the initial state.
 ///
 /// # Errors
 /// When the contract has no stream to select by.
@@ -53,10 +57,12 @@ pub fn decide(
     history: &History,
     ledger_folder: &Path,
 ) -> Result<ResumeState, Refusal> {
-    if !is_by_qualification(&frozen.contract) {
-        return decide_among(frozen, history, ledger_folder, history.usable_checkpoints());
+    let resume = decide_among(frozen, history, ledger_folder, eligible(&frozen.contract, history))?;
+    match frozen.contract.faults.recovery {
+        Recovery::RestartFromLastValidated | Recovery::Refuse => return Ok(resume),
+        Recovery::RollBack => return Ok(ResumeState { doubtful: doubt::doubtful(history), ..resume }),
+        Recovery::RestartFromLastQualified => {}
     }
-    let resume = decide_among(frozen, history, ledger_folder, history.qualified_checkpoints())?;
     let from = resume.checkpoint.as_ref().map(|located| located.record.step);
     let is_newer = |record: &RecordedCheckpoint| from.is_none_or(|from| record.step > from);
     let newer = history.usable_checkpoints().into_iter().filter(is_newer);
@@ -72,6 +78,17 @@ pub fn decide(
 #[must_use]
 pub fn is_by_qualification(contract: &Contract) -> bool {
     contract.faults.recovery == Recovery::RestartFromLastQualified
+}
+
+/// Checkpoints that the recovery policy lets an attempt go on from, whatever
+/// their bytes are.
+#[must_use]
+pub fn eligible(contract: &Contract, history: &History) -> Vec<RecordedCheckpoint> {
+    match contract.faults.recovery {
+        Recovery::RestartFromLastValidated | Recovery::Refuse => history.usable_checkpoints(),
+        Recovery::RestartFromLastQualified => history.qualified_checkpoints(),
+        Recovery::RollBack => doubt::undoubted(history),
+    }
 }
 
 /// As [`decide`], but among these checkpoints only.
@@ -99,7 +116,8 @@ pub fn decide_among(
             selection.observe(*evaluated, *value);
         }
     }
-    Ok(ResumeState { checkpoint, counters, selection, step, unqualified: None, unusable })
+    let doubtful = Vec::new();
+    Ok(ResumeState { checkpoint, counters, doubtful, selection, step, unqualified: None, unusable })
 }
 
 impl ResumeState {
@@ -164,7 +182,9 @@ impl ResumeState {
         });
         let known = history.roster.facts().into_iter().filter(|fact| !fact.stage.is_usable());
         let known = known.map(|fact| format!("{} ({})", fact.checkpoint, fact.stage.name()));
-        let reasons: Vec<String> = unusable.chain(known).collect();
+        let doubtful = self.doubtful.iter();
+        let doubtful = doubtful.map(|known| format!("{} ({})", known.record.checkpoint, known.reason()));
+        let reasons: Vec<String> = doubtful.chain(unusable).chain(known).collect();
         let reasons = if reasons.is_empty() { "there is none".to_owned() } else { reasons.join(", ") };
         Err(Refusal::NothingResumable { num_steps, reasons })
     }
@@ -175,6 +195,9 @@ impl ResumeState {
     pub fn fallback(&self) -> Option<String> {
         if let Some(checkpoint) = &self.unqualified {
             return Some(format!("{checkpoint}: it is validated, and not resume-qualified"));
+        }
+        if let Some(newest) = self.doubtful.first() {
+            return Some(format!("{}: {}", newest.record.checkpoint, newest.reason()));
         }
         let first = self.unusable.first()?;
         Some(format!("{}: {}", first.record.checkpoint, super::error::chain(&first.error)))

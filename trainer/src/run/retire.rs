@@ -127,7 +127,7 @@ fn remove_local(
 }
 
 /// None for a checkpoint that was never committed.
-fn expected<'a>(fact: &'a Fact, frozen: &'a FrozenContract) -> Option<Expected<'a>> {
+pub(crate) fn expected<'a>(fact: &'a Fact, frozen: &'a FrozenContract) -> Option<Expected<'a>> {
     Some(Expected {
         checkpoint: &fact.checkpoint,
         contract: frozen.digest,
@@ -154,7 +154,7 @@ fn stored_files(
 
 /// Whether the store holds more of a checkpoint than its manifest and who wrote
 /// it, so that a removal may have to be finished.
-fn is_stored(files: &Files, fact: &Fact) -> bool {
+pub(crate) fn is_stored(files: &Files, fact: &Fact) -> bool {
     let found = files.get(fact.checkpoint.as_str());
     let mut kept = vec![MANIFEST_NAME, WRITER_NAME];
     if fact.kept.contains(&StateClass::Model) {

@@ -39,10 +39,7 @@ pub(crate) fn make_available(
 ) -> Result<(), RunError> {
     store::remote(&frozen.contract.checkpoints.store).map_err(Refusal::from)?;
     // Those that the attempt may go on from: of others nothing is decided.
-    let usable = match resume::is_by_qualification(&frozen.contract) {
-        true => history.qualified_checkpoints(),
-        false => history.usable_checkpoints(),
-    };
+    let usable = resume::eligible(&frozen.contract, history);
     fetch::newest(console, frozen, ledger_folder, usable).map_err(|error| match error {
         CheckpointError::Store(error) => Refusal::from(*error).into(),
         other => RunError::from(other),

@@ -7,6 +7,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ledger::FrozenContract;
+use rustix::fs::{FlockOperation, flock};
+use schemas::ids::CheckpointId;
 use schemas::state::{CheckpointManifest, Shard, StateClass};
 
 use crate::checkpoint::locate::RecordedCheckpoint;
@@ -22,6 +24,9 @@ use super::{Remote, Session, StoreError, Stored};
 /// Name that a folder gets whose bytes are not those on record and in whose
 /// place they are fetched. Nothing is ever read from it.
 const DAMAGED: &str = ".damaged-";
+
+/// How names of staging folders begin ([`staging_name`]).
+const STAGING: &str = ".staging-";
 
 /// What was fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +55,7 @@ pub fn fetch(
     if target.symlink_metadata().is_ok() {
         return Err(CheckpointError::Exists { path: target });
     }
-    let staging = Staging { folder: into.join(staging_name(expected.checkpoint, std::process::id())) };
-    fs::create_dir(&staging.folder).map_err(CheckpointError::io("create", &staging.folder))?;
+    let staging = Staging::create(into.join(staging_name(expected.checkpoint, std::process::id())))?;
     let session = remote.session(console);
     let fetched = remote.wait(run(&session, &staging.folder, expected, stays))?;
     sync_folder(&staging.folder)?;
@@ -61,8 +65,48 @@ pub fn fetch(
 }
 
 /// A folder that goes away with its owner; renamed, there is nothing left to go.
+/// It is locked as long as its owner lives, so that [`remove_leftovers`] can
+/// tell.
 struct Staging {
     folder: PathBuf,
+    _lock: File,
+}
+
+impl Staging {
+    fn create(folder: PathBuf) -> Result<Self, CheckpointError> {
+        fs::create_dir(&folder).map_err(CheckpointError::io("create", &folder))?;
+        let lock = File::open(&folder).map_err(CheckpointError::io("open", &folder))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| CheckpointError::io("lock", &folder)(error.into()))?;
+        Ok(Self { folder, _lock: lock })
+    }
+}
+
+/// Removes what fetches left that were killed: staging folders of checkpoints
+/// that are committed, so that no save stages them any more, and that nobody
+/// holds. What cannot be removed harms nothing but room, and is told.
+pub fn remove_leftovers(console: &Console, folder: &Path, is_committed: impl Fn(&CheckpointId) -> bool) {
+    for item in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = item.file_name().to_string_lossy().into_owned();
+        let Some((checkpoint, _)) = name.strip_prefix(STAGING).and_then(|name| name.rsplit_once('-')) else {
+            continue;
+        };
+        let is_folder = item.file_type().is_ok_and(|kind| kind.is_dir());
+        if !is_folder || !is_committed(&CheckpointId::from(checkpoint)) {
+            continue;
+        }
+        let path = item.path();
+        let Ok(lock) = File::open(&path) else { continue };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        match fs::remove_dir_all(&path) {
+            Ok(()) => {
+                console.say(&format!("Removed {}, which a fetch left that was stopped", path.display()))
+            }
+            Err(error) => console.say(&format!("warning: could not remove {}: {error}", path.display())),
+        }
+    }
 }
 
 impl Drop for Staging {
@@ -138,6 +182,7 @@ pub fn newest(
 ) -> Result<(), CheckpointError> {
     let Some(remote) = super::remote(&frozen.contract.checkpoints.store)? else { return Ok(()) };
     let folder = ledger_folder.join(super::WORKING_FOLDER);
+    remove_leftovers(console, &folder, |id| records.iter().any(|record| record.checkpoint == *id));
     records.sort_by_key(|record| (record.step, record.attempt));
     for record in records.iter().rev() {
         match one(&remote, console, frozen, &folder, record) {

@@ -12,7 +12,7 @@ use crate::checkpoint::validate::{Expected, MAX_MANIFEST_BYTES};
 use crate::run::progress::Console;
 
 use super::verify::read_manifest;
-use super::{Remote, Stored};
+use super::{Remote, Session, Stored};
 
 /// Longest time that a run waits for a removal, which the next attempt can
 /// finish.
@@ -30,27 +30,51 @@ pub fn remove(
     kept: &[StateClass],
 ) -> Result<Removed, CheckpointError> {
     let session = remote.short_session(console, LIMIT);
-    let stored = Stored { checkpoint: expected.checkpoint, run: expected.run };
-    let location = &remote.location;
     remote.wait(async {
-        let found: BTreeMap<String, u64> =
-            session.list(&location.folder(stored)).await?.into_iter().collect();
-        let bytes = read_manifest(&session, stored, expected.manifest, MAX_MANIFEST_BYTES).await?;
-        let manifest = serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Manifest {
-            path: location.url(&location.folder(stored)).into(),
-            reason: error.to_string(),
-        })?;
         let mut removed = Removed::default();
-        for path in removable(&manifest, kept) {
-            let key = location.file(stored, path);
-            if let Some(num_bytes) = found.get(&key) {
-                session.delete(&key).await?;
-                removed.num_bytes += num_bytes;
-                removed.paths.push(location.url(&key));
-            }
+        for (key, num_bytes) in objects(&session, expected, kept).await? {
+            session.delete(&key).await?;
+            removed.num_bytes += num_bytes;
+            removed.paths.push(remote.location.url(&key));
         }
         Ok(removed)
     })
+}
+
+/// What [`remove`] would remove; nothing is.
+///
+/// # Errors
+/// As [`remove`].
+pub fn present(
+    remote: &Remote,
+    console: &Console,
+    expected: &Expected<'_>,
+    kept: &[StateClass],
+) -> Result<Removed, CheckpointError> {
+    let session = remote.short_session(console, LIMIT);
+    let objects = remote.wait(objects(&session, expected, kept))?;
+    Ok(Removed {
+        num_bytes: objects.iter().map(|(_, num_bytes)| num_bytes).sum(),
+        paths: objects.iter().map(|(key, _)| remote.location.url(key)).collect(),
+    })
+}
+
+/// Objects that a retirement takes and that are there, with their sizes.
+async fn objects(
+    session: &Session<'_>,
+    expected: &Expected<'_>,
+    kept: &[StateClass],
+) -> Result<Vec<(String, u64)>, CheckpointError> {
+    let stored = Stored { checkpoint: expected.checkpoint, run: expected.run };
+    let location = &session.remote.location;
+    let found: BTreeMap<String, u64> = session.list(&location.folder(stored)).await?.into_iter().collect();
+    let bytes = read_manifest(session, stored, expected.manifest, MAX_MANIFEST_BYTES).await?;
+    let manifest = serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Manifest {
+        path: location.url(&location.folder(stored)).into(),
+        reason: error.to_string(),
+    })?;
+    let keys = removable(&manifest, kept).into_iter().map(|path| location.file(stored, path));
+    Ok(keys.filter_map(|key| found.get(&key).map(|num_bytes| (key.clone(), *num_bytes))).collect())
 }
 
 /// Names of the files of every checkpoint that the store holds of a run.

@@ -242,15 +242,7 @@ fn a_frozen_parameter_that_changes_in_memory_ends_the_attempt_on_record() -> Res
     let uninterrupted = long(&FROZEN, |contract| contract.checkpoints.keep = KeepPolicy::All)?;
     uninterrupted.train()?.expect(0);
     let folder = long(&FROZEN, |_| ())?;
-    let options = RunOptions {
-        data: None,
-        device: None,
-        is_quiet: true,
-        keys: None,
-        ledger: folder.ledger(),
-        may_restart: false,
-        num_threads: None,
-    };
+    let options = RunOptions { is_quiet: true, ledger: folder.ledger(), ..RunOptions::default() };
     let mut has_fired = false;
     let report = run_with(&options, &mut |attempt, engine, context, resume| {
         let mut training = Training::begin(attempt, context, resume)?;

@@ -20,6 +20,7 @@ mod interruptions;
 mod lifecycle;
 mod probes;
 mod qualified_recovery;
+mod recovery;
 mod refusals;
 mod retention;
 mod stateful;
