@@ -21,6 +21,7 @@ use crate::checkpoint::{MANIFEST_NAME, staging_name};
 
 use super::attempt::Attempt;
 use super::error::{self, RunError};
+use super::failpoint;
 use super::history::{History, PastAttempt, PastCheckpoint, Progress};
 use super::resume::ResumeState;
 
@@ -105,6 +106,7 @@ pub fn record(
         return Ok(());
     }
     attempt.flush()?;
+    failpoint::pass("recovery.recorded");
 
     // Leftovers, now that they are on record.
     for known in &unfinished {
