@@ -27,16 +27,18 @@ const ROOMY: u64 = 256 << 20;
 /// Pages of a file system in memory.
 const PAGE_BYTES: u64 = 4096;
 
-/// Calls that fail, and the files that they fail for; all files where empty.
-const FAILING: [(&str, &[&str]); 8] = [
-    ("pwrite64", &[]),
-    ("fdatasync", &[]),
-    ("fsync", &[]),
-    ("write", &["run.db.head"]),
-    ("write", &[]),
-    ("rename", &[]),
-    ("mkdir", &[]),
-    ("unlink", &[]),
+/// Calls that fail (a `?` passes over one that this machine does not have), how
+/// often a run makes them at least, and the file that they fail for; any where
+/// there is none.
+const FAILING: [(&str, u64, Option<&str>); 8] = [
+    ("pwrite64", 60, None),
+    ("fdatasync", 30, None),
+    ("fsync", 40, None),
+    ("write", 15, Some("run.db.head")),
+    ("write", 60, None),
+    ("?rename,?renameat,?renameat2", 5, None),
+    ("?mkdir,?mkdirat", 5, None),
+    ("?unlink,?unlinkat", 12, None),
 ];
 
 /// Two days: more than any budget of wall time here.
@@ -130,28 +132,31 @@ pub(super) fn full_disk(baseline: &Baseline, random: &mut Random) -> Result<Outc
     conclude(&disk.folder(), variant, &acknowledged, outcome)
 }
 
-/// The n-th of some calls fails with EIO.
+/// The n-th of some calls fails: mostly with EIO, else as on a full disk.
 pub(super) fn failing_disk(baseline: &Baseline, number: u64, random: &mut Random) -> Result<Outcome> {
     let variant = baseline.variant(random.below(2) == 1);
-    let (call, files) = FAILING[usize::try_from(number % FAILING.len() as u64)?];
-    let when = 1 + random.below(60);
+    let (calls, num_calls, file) = FAILING[usize::try_from(number % FAILING.len() as u64)?];
+    let when = 1 + random.below(num_calls);
+    let error = if random.below(3) == 0 { "ENOSPC" } else { "EIO" };
     let run = variant.frozen.copy();
     let log = NamedTempFile::new()?;
     let log_path = log.path().to_string_lossy().into_owned();
-    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:error=EIO:when={when}"));
+    let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:error={error}:when={when}"));
     let mut behind = vec!["strace", "-f", "--seccomp-bpf", "-o", &log_path, "-e", &trace, "-e", &inject];
-    let paths: Vec<String> = files.iter().map(|file| run.path().join(file).display().to_string()).collect();
-    behind.extend(paths.iter().flat_map(|path| ["-P", path.as_str()]));
+    let path = file.map(|file| run.path().join(file).display().to_string());
+    behind.extend(path.iter().flat_map(|path| ["-P", path.as_str()]));
     let ended = Process::start(run.path(), &behind, &[])?.finish()?;
     let has_fired = std::fs::read_to_string(log.path())?.contains("(INJECTED)");
-    let what = format!("{call} {when}{}", if files.is_empty() { "" } else { " of the head file" });
+    let of = file.map_or_else(String::new, |file| format!(" of {file}"));
+    let what =
+        format!("{error} at {} {when}{of}", calls.trim_start_matches('?').split(',').next().unwrap_or(calls));
     let outcome = Outcome { what, has_fired, ..Outcome::default() };
     if !has_fired {
         return Ok(outcome);
     }
     // Some are of no consequence, such as a line that nobody reads.
-    ensure!(matches!(ended.code, 0..=2), "EIO ended it with {}: {}", ended.code, ended.said);
-    ensure!(!ended.said.contains("panicked"), "EIO made it panic: {}", ended.said);
+    ensure!(matches!(ended.code, 0..=2), "{} ended it with {}: {}", outcome.what, ended.code, ended.said);
+    ensure!(!ended.said.contains("panicked"), "{} made it panic: {}", outcome.what, ended.said);
     conclude(run.path(), variant, &all_of(run.path())?, outcome)
 }
 

@@ -1,5 +1,8 @@
 //! Power cuts, and the controls that have to lose something.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
 use anyhow::{Result, ensure};
 
 use super::baseline::{Baseline, Variant, says_point};
@@ -7,6 +10,7 @@ use super::disk::Disk;
 use super::process::{FAILPOINTS, Process};
 use super::record::Acknowledged;
 use super::trial::{Outcome, conclude, inspect};
+use crate::dump;
 use crate::random::Random;
 use crate::run_folder::copy_folder;
 
@@ -50,6 +54,17 @@ pub fn pass(variant: &Variant, at: u64) -> Result<(String, usize)> {
 #[must_use]
 pub fn survive(num_passes: usize, action: &str) -> String {
     if num_passes == 0 { action.to_owned() } else { format!("{num_passes}*off->{action}") }
+}
+
+/// Every file of the ledger and the store, but for the index of the log, which is
+/// shared memory.
+fn content(folder: &Path) -> Result<BTreeMap<PathBuf, blake3::Hash>> {
+    let mut files = dump::files(folder)?;
+    files.retain(|path, _| {
+        path.starts_with("checkpoints")
+            || ["run.db", "run.db-wal", "run.db.head"].iter().any(|name| path == Path::new(name))
+    });
+    Ok(files)
 }
 
 /// Cuts the power at a crash point, or at a random time.
@@ -107,6 +122,8 @@ pub(super) fn cut(baseline: &Baseline, random: &mut Random) -> Result<Outcome> {
         Moment::Notes(_, true) => Acknowledged::observe(&folder, false)?.with_entries(&folder)?,
         Moment::Notes(_, false) => Acknowledged::observe(&folder, false)?,
     };
+    let is_still = !matches!(moment, Moment::Notes(_, false));
+    let before = if is_still { content(&folder)? } else { BTreeMap::new() };
     disk.cut(tear)?;
     let ended = process.kill()?;
     // One that ran on may have met its dead disk before the kill.
@@ -116,6 +133,9 @@ pub(super) fn cut(baseline: &Baseline, random: &mut Random) -> Result<Outcome> {
     };
     disk.power_on()?;
     if outcome.has_fired {
+        let after = content(&folder)?;
+        outcome.num_files_changed =
+            before.iter().filter(|(path, hash)| after.get(*path) != Some(*hash)).count() as u64;
         outcome = conclude(&folder, variant, &acknowledged, outcome)?;
     }
     Ok(outcome)

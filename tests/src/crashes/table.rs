@@ -14,6 +14,7 @@ pub struct Row {
     num_fired: usize,
     num_acknowledged: u64,
     num_lost: u64,
+    num_files_changed: u64,
     num_torn_accepted: u64,
     num_identical: usize,
     num_holding: usize,
@@ -32,6 +33,7 @@ pub fn rows(made: &[Made]) -> Vec<Row> {
             num_fired: of_kind(kind).filter(|one| one.outcome.has_fired).count(),
             num_acknowledged: of_kind(kind).map(|one| one.outcome.num_acknowledged).sum(),
             num_lost: of_kind(kind).map(|one| one.outcome.num_lost).sum(),
+            num_files_changed: of_kind(kind).map(|one| one.outcome.num_files_changed).sum(),
             num_torn_accepted: of_kind(kind).map(|one| one.outcome.num_torn_accepted).sum(),
             num_identical: of_kind(kind).filter(|one| one.outcome.is_identical).count(),
             num_holding: of_kind(kind).filter(|one| one.outcome.holds(kind)).count(),
@@ -73,7 +75,17 @@ pub fn failures(made: &[Made]) -> Vec<String> {
 /// The table as text.
 #[must_use]
 pub fn text(rows: &[Row]) -> String {
-    let head = ["trials", "", "fired", "acknowledged", "lost", "torn accepted", "bit-identical", "holds"];
+    let head = [
+        "kind",
+        "trials",
+        "fired",
+        "acknowledged",
+        "lost",
+        "files changed",
+        "torn accepted",
+        "bit-identical",
+        "holds",
+    ];
     let mut cells = vec![head.map(str::to_owned)];
     for row in rows {
         let is_control = row.kind.is_control();
@@ -91,6 +103,7 @@ pub fn text(rows: &[Row]) -> String {
             row.num_fired.to_string(),
             row.num_acknowledged.to_string(),
             row.num_lost.to_string(),
+            row.num_files_changed.to_string(),
             row.num_torn_accepted.to_string(),
             identical,
             verdict,
@@ -122,6 +135,7 @@ pub fn json(made: &[Made], seed: u64, is_instrumented: bool) -> Value {
                 "num_fired": row.num_fired,
                 "num_acknowledged": row.num_acknowledged,
                 "num_acknowledged_lost": row.num_lost,
+                "num_files_changed": row.num_files_changed,
                 "num_torn_accepted": row.num_torn_accepted,
                 "num_identical": row.num_identical,
                 "num_holding": row.num_holding,

@@ -119,6 +119,9 @@ pub struct Outcome {
     pub num_acknowledged: u64,
     /// Acknowledged entries, heads and checkpoints that were not there behind it.
     pub num_lost: u64,
+    /// Files of the ledger and the store that a cut took or changed, of a process
+    /// that stood still: that there are some shows that a cut takes something.
+    pub num_files_changed: u64,
     /// Checkpoints that were torn, and resumed from or accepted.
     pub num_torn_accepted: u64,
     /// The run went on, ended at the bits of the uninterrupted one, and the audit
