@@ -172,3 +172,87 @@ pub fn torn(folder: &Path, checkpoints: &BTreeMap<String, Checkpoint>) -> BTreeS
     let torn = checkpoints.iter().filter(|(name, checkpoint)| !is_whole(folder, name, checkpoint));
     torn.map(|(name, _)| name.clone()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn note(size: u64) -> String {
+        format!("origin\n{size}\nroot\n\n\u{2014} origin c2ln\n")
+    }
+
+    fn write(folder: &Path, num_entries: u64, num_notes: u64) -> Result<()> {
+        let path = folder.join("run.db");
+        let _ = std::fs::remove_file(&path);
+        let database = rusqlite::Connection::open(&path)?;
+        database.execute_batch("CREATE TABLE entries (seq INTEGER PRIMARY KEY, entry BLOB)")?;
+        for index in 0..num_entries {
+            let entry = format!("entry {index}").into_bytes();
+            database.execute("INSERT INTO entries VALUES (?, ?)", (index.cast_signed(), entry))?;
+        }
+        let notes: Vec<String> = (1..=num_notes).map(|number| format!("{}\n", note(2 * number))).collect();
+        Ok(std::fs::write(folder.join("run.db.head"), notes.concat())?)
+    }
+
+    #[test]
+    fn what_is_gone_or_another_is_counted_and_what_was_never_promised_is_not() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        write(folder.path(), 7, 3)?;
+        let last_is_open = Acknowledged::observe(folder.path(), false)?;
+        assert_eq!((last_is_open.num_entries, last_is_open.notes.len()), (4, 2));
+        let seen = Acknowledged::observe(folder.path(), true)?.with_entries(folder.path())?;
+        assert_eq!((seen.num_entries, seen.num_lost(folder.path())), (6, 0));
+        let all = seen.clone().of_all_entries();
+        assert_eq!(all.num_entries, 7);
+
+        // One entry without a head is gone: only who was promised it counts it.
+        write(folder.path(), 6, 3)?;
+        assert_eq!((seen.num_lost(folder.path()), all.num_lost(folder.path())), (0, 1));
+        // Two entries and a head.
+        write(folder.path(), 4, 2)?;
+        assert_eq!((seen.num_lost(folder.path()), last_is_open.num_lost(folder.path())), (3, 0));
+        // Another entry in the place of one.
+        write(folder.path(), 7, 3)?;
+        let database = rusqlite::Connection::open(folder.path().join("run.db"))?;
+        database.execute("UPDATE entries SET entry = x'00' WHERE seq = 2", [])?;
+        assert_eq!(seen.num_lost(folder.path()), 1);
+        drop(database);
+        std::fs::write(folder.path().join("run.db"), "no database")?;
+        assert_eq!(seen.num_lost(folder.path()), 6);
+        Ok(())
+    }
+
+    #[test]
+    fn a_checkpoint_is_whole_where_every_file_is_what_the_record_says() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("checkpoints/s1");
+        std::fs::create_dir_all(&path)?;
+        let digest = |bytes: &[u8]| format!("blake3:{}", blake3::hash(bytes).to_hex());
+        std::fs::write(path.join("model"), "weights")?;
+        let manifest = json!({"classes": [{"shards": [{"path": "model", "digest": digest(b"weights")}]}]});
+        let manifest = manifest.to_string();
+        std::fs::write(path.join("manifest.json"), &manifest)?;
+        let entry = |kind: &str| {
+            let obs = json!({"checkpoint": "s1", "manifest": digest(manifest.as_bytes())});
+            json!({"kind": kind, "body": {"obs": obs}})
+        };
+        let mut entries = vec![entry("checkpoint.durably_committed"), entry("checkpoint.validated")];
+        let known = checkpoints(&entries);
+        assert_eq!((known["s1"].validated, known["s1"].is_given_up), (Some(1), false));
+        assert!(torn(folder.path(), &known).is_empty());
+        entries.push(entry("checkpoint.retired"));
+        assert!(checkpoints(&entries)["s1"].is_given_up);
+        for (name, bytes) in [("model", "weight"), ("manifest.json", "{}")] {
+            let before = std::fs::read(path.join(name))?;
+            std::fs::write(path.join(name), bytes)?;
+            assert!(torn(folder.path(), &known).contains("s1"), "{name}");
+            std::fs::write(path.join(name), before)?;
+            assert!(torn(folder.path(), &known).is_empty());
+        }
+        std::fs::remove_file(path.join("model"))?;
+        assert!(torn(folder.path(), &known).contains("s1"));
+        Ok(())
+    }
+}

@@ -305,7 +305,7 @@ fn a_crash_in_a_prune_is_finished_by_the_next() -> Result<()> {
 #[test]
 fn a_point_that_does_not_exist_is_refused() -> Result<()> {
     let folder = RunFolder::new(|_| ())?;
-    folder.train_under(VARIABLE, "shard.writen=return")?.expect(2).says("there is no point \"shard.writen\"");
+    folder.train_under(VARIABLE, "shard.lost=return")?.expect(2).says("there is no point \"shard.lost\"");
     folder.train_under(VARIABLE, "shard.written")?.expect(2).says("is no POINT=ACTIONS");
     Ok(())
 }
