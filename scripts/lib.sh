@@ -52,6 +52,16 @@ need() {
     command -v "$command" >/dev/null || fail "$command is still missing after installing $*"
 }
 
+# What crash trials use: file systems that can be cut, calls that fail, clocks
+# that are set.
+need_crash_tools() {
+    need python3 python3
+    need mkfs.ext4 e2fsprogs
+    need mount mount
+    need strace strace
+    need faketime faketime
+}
+
 need_rust() {
     command -v cargo >/dev/null || fail "cargo is not installed" "hint: install Rust; rust-toolchain.toml names the version"
 }

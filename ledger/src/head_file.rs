@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use crate::failpoint;
 use crate::note::MAX_NOTE_BYTES;
 
 /// A head file that cannot be read or written.
@@ -215,8 +216,15 @@ impl HeadFile {
         let mut bytes = Vec::with_capacity(note.len() + 1);
         bytes.extend_from_slice(note.as_bytes());
         bytes.push(b'\n');
-        let written = self.file.write_all(&bytes).and_then(|()| self.file.sync_data());
-        written.map_err(|source| HeadFileError::Io { path: self.path.clone(), source })
+        let io = |source| HeadFileError::Io { path: self.path.clone(), source };
+        failpoint::pass("head.write");
+        self.file.write_all(&bytes).map_err(io)?;
+        failpoint::pass("head.written");
+        if !failpoint::is_on("skip.head_flush") {
+            self.file.sync_data().map_err(io)?;
+        }
+        failpoint::pass("head.flushed");
+        Ok(())
     }
 }
 

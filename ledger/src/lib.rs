@@ -11,6 +11,7 @@ pub mod canonical;
 pub mod create;
 pub mod dsse;
 pub mod export;
+pub mod failpoint;
 pub mod freeze;
 pub mod head_file;
 pub mod keys;

@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Row as _};
 
+use crate::failpoint;
 use crate::lock::with_suffix;
 use crate::tree::{Frontier, Hash, leaf_hash};
 use rows::AppendError;
@@ -222,11 +223,14 @@ impl Store {
     }
 
     fn connect(path: &Path) -> Result<Self, StoreError> {
+        // A control of the power cuts: nothing else turns it off.
+        let is_unflushed = failpoint::is_on("synchronous.off");
+        let synchronous = if is_unflushed { SqliteSynchronous::Off } else { SqliteSynchronous::Full };
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(false)
             .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
+            .synchronous(synchronous)
             .busy_timeout(Duration::from_secs(5))
             // 16 MiB: more than the largest transaction dirties.
             .pragma("cache_size", "-16384")
@@ -366,6 +370,7 @@ impl Store {
             };
             let begun = connection.begin_with("BEGIN IMMEDIATE").await;
             let mut transaction = begun.map_err(failed("beginning a transaction"))?;
+            failpoint::pass("entry.insert");
             match rows::append(&mut transaction, rows).await {
                 Ok(()) => {}
                 Err(AppendError::Database(source)) => return Err(failed("appending entries")(source)),
@@ -374,6 +379,7 @@ impl Store {
                     return Err(StoreError::Row { path: path.clone(), index, what });
                 }
             }
+            failpoint::pass("entry.inserted");
             let head = sign();
             if let Some(head) = &head {
                 sqlx::query("INSERT INTO heads (size, note) VALUES (?, ?)")
@@ -382,8 +388,11 @@ impl Store {
                     .execute(&mut *transaction)
                     .await
                     .map_err(failed("storing a head"))?;
+                failpoint::pass("head.signed");
             }
+            failpoint::pass("entry.commit");
             transaction.commit().await.map_err(failed("committing"))?;
+            failpoint::pass("entry.committed");
             Ok(head)
         })
     }

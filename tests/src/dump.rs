@@ -43,6 +43,17 @@ pub fn entries(path: &Path) -> Result<Vec<serde_json::Value>> {
     rows.map(|bytes| Ok(serde_json::from_slice(&bytes?)?)).collect()
 }
 
+/// Every entry of a ledger in order, as its bytes.
+///
+/// # Errors
+/// As [`database`].
+pub fn raw_entries(path: &Path) -> Result<Vec<Vec<u8>>> {
+    let (connection, _folder) = private_copy(path)?;
+    let mut statement = connection.prepare("SELECT entry FROM entries ORDER BY seq")?;
+    let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
 /// BLAKE3 of every file below `folder`, by relative path.
 ///
 /// # Errors

@@ -219,6 +219,33 @@ fn a_full_disk_below_the_ledger_stops_training_and_loses_nothing() {
     check_goes_on(folder.path(), &mount, &uninterrupted);
 }
 
+/// A disk that could not hold one more checkpoint is left before that one is
+/// begun, with a terminal entry and without a floor of the contract's.
+#[test]
+fn a_disk_that_could_not_hold_one_more_checkpoint_ends_the_attempt_cleanly() {
+    let (run, uninterrupted) = frozen_and_uninterrupted();
+    let store = run.path().join("checkpoints");
+    std::fs::create_dir(&store).expect("a store");
+    // Room for two checkpoints, and for half of a third.
+    let num_bytes = used_bytes(&uninterrupted.path().join("checkpoints/s00000000-a1"));
+    let mount = Mount::over(&store, 2 * num_bytes + whole_pages(num_bytes / 2));
+    run.train().expect_complaint(
+        ENDED_ON_RECORD,
+        "disk: ",
+        &["one more checkpoint takes", "stopped at a floor"],
+    );
+    let entries = run.entries();
+    let count = |kind: &str| entries.iter().filter(|entry| entry["kind"] == kind).count();
+    assert_eq!((count("checkpoint.requested"), count("checkpoint.validated")), (2, 2));
+    assert_eq!((count("checkpoint.failed"), count("fault.observed")), (0, 0));
+    let last = entries.last().expect("a ledger has entries");
+    assert_eq!(
+        (&last["kind"], &last["body"]["det"]["outcome"]),
+        (&"attempt.end".into(), &"floor_reached".into())
+    );
+    check_goes_on(run.path(), &mount, &uninterrupted);
+}
+
 #[test]
 fn a_floor_stops_training_before_the_disk_is_full() {
     let run = RunFolder::tiny();

@@ -7,6 +7,7 @@ mod bad_ledgers;
 mod bad_storage;
 mod byte_sweep;
 mod clock;
+mod crash_trials;
 mod crashes;
 mod end_to_end;
 mod frozen;

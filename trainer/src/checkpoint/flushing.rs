@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
+use ledger::failpoint;
+
 /// Writes of tensors are gathered to this size; larger ones pass through.
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -64,6 +66,7 @@ pub(super) fn write_flushed<T, E: From<io::Error>>(
     });
     let written = written?;
     flushed?;
+    failpoint::pass("shard.filled");
     file.sync_all()?;
     Ok(written)
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use ledger::failpoint;
 use schemas::state::{CheckpointManifest, StateClass};
 
 use super::CheckpointError;
@@ -68,6 +69,7 @@ pub fn remove(
     }
     if !removed.paths.is_empty() {
         sync_folder(folder)?;
+        failpoint::pass("retirement.flushed");
     }
     Ok(removed)
 }

@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use ledger::failpoint;
 use schemas::digest::Digest;
 use schemas::ids::CheckpointId;
 use schemas::state::{CheckpointManifest, Shard, StateClass};
@@ -84,6 +85,7 @@ impl Staging {
         }
         let folder = store.join(staging_name(checkpoint, std::process::id()));
         fs::create_dir(&folder).map_err(CheckpointError::io("create", &folder))?;
+        failpoint::pass("staging.created");
         Ok(Self {
             folder,
             not_shared: None,
@@ -193,7 +195,9 @@ impl Staging {
         let bytes = ledger::canonical::entry_json(&manifest)?;
         let path = self.folder.join(MANIFEST_NAME);
         write_whole(&path, &bytes)?;
+        failpoint::pass("manifest.written");
         sync_folder(&self.folder)?;
+        failpoint::pass("staging.flushed");
         let staged = Staged {
             // Taking the path disarms the removal in `drop`.
             folder: std::mem::take(&mut self.folder),
@@ -237,6 +241,7 @@ impl Staged {
         // a folder that is not empty makes the rename fail in any case.
         fs::rename(&self.folder, &self.target).map_err(CheckpointError::io("rename", &self.folder))?;
         self.folder = PathBuf::new();
+        failpoint::pass("checkpoint.moved");
         sync_folder(&self.store)?;
         Ok(Committed {
             folder: std::mem::take(&mut self.target),
@@ -285,6 +290,7 @@ fn create_new(path: &Path) -> Result<File, CheckpointError> {
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     let mut file = create_new(path)?;
     file.write_all(bytes).map_err(CheckpointError::io("write", path))?;
+    failpoint::pass("shard.filled");
     file.sync_all().map_err(CheckpointError::io("flush", path))
 }
 
@@ -308,5 +314,8 @@ pub fn create_store(store: &Path) -> Result<(), CheckpointError> {
 /// # Errors
 /// [`CheckpointError::Io`].
 pub fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
+    if failpoint::is_on("skip.folder_flush") {
+        return Ok(());
+    }
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(CheckpointError::io("flush", folder))
 }

@@ -22,7 +22,7 @@ use crate::cli::{self, Failure};
 use crate::run::error::{self, RunError};
 use crate::run::progress::Console;
 use crate::run::refusal::Refusal;
-use crate::run::{key_folder, retire};
+use crate::run::{failpoint, key_folder, retire};
 use crate::store::{self, Remote};
 
 use super::opened::OpenedRun;
@@ -73,6 +73,7 @@ struct Problem {
 }
 
 pub(super) fn run(arguments: &PruneArguments) -> Result<u8, Failure> {
+    failpoint::check_permission().map_err(RunError::from)?;
     let ledger = &arguments.common.ledger;
     // The lock is taken before the ledger is read, so that what is decided by
     // is still so when it is acted on.
@@ -234,6 +235,7 @@ fn execute(
         opened.history.roster.observe(None, Some(retirement.step), &body);
         let record = Record::new(body).learner(LearnerId(0)).step(retirement.step);
         let receipt = recorder.append_durable(record).map_err(RunError::from)?;
+        failpoint::pass("checkpoint.retired");
         opened.retired.insert(retirement.checkpoint.clone(), receipt.index);
     }
     let mut problems = Vec::new();

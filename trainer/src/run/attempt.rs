@@ -14,6 +14,7 @@ use crate::faults::Injector;
 
 use super::costs::CostMeter;
 use super::error::RunError;
+use super::failpoint;
 use super::heart::Heart;
 use super::progress::Console;
 use super::save::Stages;
@@ -219,6 +220,7 @@ impl Attempt {
         let obs = AttemptEndObs { cost, reason };
         let last_step = self.last_step;
         self.record_durably(last_step, Body::AttemptEnd(Box::new(Halves { det, obs })))?;
+        failpoint::pass("attempt.ended");
         Ok((self.recorder, cost))
     }
 }

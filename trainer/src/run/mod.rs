@@ -280,6 +280,7 @@ fn execute(
     let mut roster = history.roster.clone();
     roster.observe(Some(number), Some(resume.step), &body);
     recorder.append_durable(Record::new(body).attempt(number).step(resume.step))?;
+    failpoint::pass("attempt.started");
 
     let Process { console, costs, identity, interrupt, ledger_folder, options } = process;
     let from = (resume.step, resume.counters);

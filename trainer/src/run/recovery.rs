@@ -23,6 +23,7 @@ use crate::checkpoint::{CheckpointError, MANIFEST_NAME, staging_name};
 
 use super::attempt::Attempt;
 use super::error::{self, RunError};
+use super::failpoint;
 use super::history::{History, PastAttempt, PastCheckpoint, Progress};
 use super::resume::ResumeState;
 
@@ -125,6 +126,7 @@ pub fn record(
     }
     charges.record(attempt, resume.step, reader)?;
     attempt.flush()?;
+    failpoint::pass("recovery.recorded");
 
     // Leftovers, now that they are on record.
     for known in &unfinished {

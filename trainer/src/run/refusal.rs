@@ -84,6 +84,12 @@ pub enum Refusal {
         /// The cargo feature.
         feature: &'static str,
     },
+    /// A point at which a test crashes the process does not exist.
+    #[error("the environment's crash points: {reason}")]
+    CrashPoints {
+        /// What is wrong.
+        reason: String,
+    },
     /// No attempt is left.
     #[error("the contract allows {max_attempts} attempts, and all were made")]
     Attempts {
@@ -170,6 +176,7 @@ impl Refusal {
             Self::Instrumented { .. } => {
                 "use an ordinary build; a deliberate test sets LEDGER_ALLOW_INSTRUMENTATION=1"
             }
+            Self::CrashPoints { .. } => "see ledger/src/failpoint.rs for how FAILPOINTS is written",
             Self::Attempts { .. } => "the run is over; freeze a new contract for another run",
             Self::Over { .. } => "leave out `--intervention`; nothing that was done since belongs to the run",
             Self::Recovery { .. } => "the run is over by its own contract; freeze a new one for another run",

@@ -267,6 +267,7 @@ fn write(
     let config = shard(&committed.manifest, StateClass::Model, CONFIG_NAME)?.digest;
     let body = committed_body(snapshot, &committed, checkpoint, model, requested.elapsed());
     stages.append(step, body)?;
+    failpoint::pass("checkpoint.committed");
 
     // What is odd about it is on record before anybody may rely on it.
     let optimizer = manifest::shard(&committed.manifest, StateClass::Optimizer, OPTIMIZER_NAME);
@@ -292,6 +293,7 @@ fn write(
         let (manifest, digest) = (&committed.manifest, committed.manifest_digest);
         store::verify::reread(&remote, stages.console(), stored, manifest, digest)?;
     }
+    failpoint::pass("checkpoint.reread");
     let body = Body::CheckpointValidated(Box::new(stage(step, checkpoint, renamed.elapsed())));
     stages.append_durably(step, body)?;
     failpoint::pass("checkpoint.validated");

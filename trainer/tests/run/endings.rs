@@ -39,6 +39,25 @@ fn a_budget_of_tokens_ends_a_run_that_is_evaluated_saved_and_selected_from() -> 
 }
 
 #[test]
+fn a_budget_of_steps_ends_a_run_that_is_evaluated_saved_and_selected_from() -> Result<()> {
+    // A freeze refuses a stopping rule beyond it, so that only another writer's
+    // contract gets here.
+    let folder = RunFolder::new(|contract| contract.budget.max_steps = 5)?;
+    let finished = folder.train()?.expect(1);
+    assert!(finished.stdout.contains("the budget of 5 steps is used"), "{}", finished.stdout);
+    let kinds = folder.kinds()?;
+    assert!(kinds.ends_with(&["candidate.selected", "attempt.end", "run.end"]), "{kinds:?}");
+    let end = &folder.bodies("run.end")?[0]["det"];
+    assert_eq!((end["last_step"].as_u64(), end["outcome"].as_str()), (Some(5), Some("budget_exhausted")));
+    assert_eq!(folder.bodies("attempt.end")?[0]["det"]["outcome"], "budget_exhausted");
+    assert!(folder.store()?.contains(&"s00000005-a1".to_owned()));
+    // It is over: the same command again adds nothing.
+    folder.train()?.expect(1);
+    assert_eq!(folder.kinds()?, kinds);
+    Ok(())
+}
+
+#[test]
 fn a_budget_of_seconds_counts_all_attempts() -> Result<()> {
     let folder = RunFolder::new(|contract| contract.budget.max_wall_s = Some(0))?;
     folder.train()?.expect(1);

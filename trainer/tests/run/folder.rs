@@ -150,7 +150,23 @@ impl RunFolder {
     /// Runs another command of the trainer in the folder.
     pub fn trainer(&self, arguments: &[&str]) -> Result<Finished> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
+        #[cfg(feature = "failpoints")]
+        command.env(trainer::run::failpoint::PERMISSION, "1");
         let output = command.args(arguments).current_dir(self.path()).env_remove("LEDGER_KEYS").output()?;
+        Ok(Finished {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout)?,
+            stderr: String::from_utf8(output.stderr)?,
+        })
+    }
+
+    /// The same, with crash points.
+    #[cfg(feature = "failpoints")]
+    pub fn trainer_under(&self, arguments: &[&str], points: &str) -> Result<Finished> {
+        use trainer::run::failpoint::{PERMISSION, VARIABLE};
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
+        command.args(arguments).current_dir(self.path()).env_remove("LEDGER_KEYS");
+        let output = command.env(PERMISSION, "1").env(VARIABLE, points).output()?;
         Ok(Finished {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout)?,

@@ -1,0 +1,154 @@
+//! File systems of a trial's own: ext4 on loop devices whose power can be cut,
+//! and small ones in memory.
+//!
+//! All of it needs root. Where a privilege or a program is missing the trial
+//! fails with what to install; it is never left out.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+/// Size of a device: many times what a run of the tiny model writes, and enough
+/// for a log (mkfs.ext4 makes none below 8 MiB).
+const DEVICE_BYTES: u64 = 24 << 20;
+
+const POWER_CUT: &str = include_str!("power_cut.py");
+
+/// File systems over a folder, unmounted at the end.
+#[derive(Debug)]
+pub struct Disk {
+    /// Device and mount point, in the order in which they are mounted; no device
+    /// of one in memory.
+    mounts: Vec<(Option<PathBuf>, PathBuf)>,
+    temporary: TempDir,
+}
+
+impl Disk {
+    /// An ext4 file system, and a second one below its `checkpoints` where the
+    /// store is to have a device of its own.
+    ///
+    /// # Errors
+    /// When a program or a privilege is missing.
+    pub fn ext4(has_own_store: bool) -> Result<Self> {
+        let temporary = TempDir::with_prefix("governed-ledger-disk-")?;
+        let folder = temporary.path().join("mount");
+        let mut disk = Self { mounts: Vec::new(), temporary };
+        disk.add_ext4(&folder)?;
+        if has_own_store {
+            disk.add_ext4(&folder.join("checkpoints"))?;
+        }
+        Ok(disk)
+    }
+
+    fn add_ext4(&mut self, folder: &Path) -> Result<()> {
+        let image = self.temporary.path().join(format!("device-{}", self.mounts.len()));
+        std::fs::File::create(&image)?.set_len(DEVICE_BYTES)?;
+        run("mkfs.ext4", "e2fsprogs", Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image))?;
+        std::fs::create_dir_all(folder)?;
+        mount_image(&image, folder)?;
+        // A store holds checkpoints and nothing else.
+        std::fs::remove_dir(folder.join("lost+found"))?;
+        self.mounts.push((Some(image), folder.to_owned()));
+        Ok(())
+    }
+
+    /// A file system in memory with room for so many bytes.
+    ///
+    /// # Errors
+    /// When a privilege is missing.
+    pub fn memory(num_bytes: u64) -> Result<Self> {
+        let temporary = TempDir::with_prefix("governed-ledger-disk-")?;
+        let folder = temporary.path().join("mount");
+        std::fs::create_dir(&folder)?;
+        let options = format!("size={num_bytes}");
+        run(
+            "mount",
+            "mount",
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&folder),
+        )?;
+        Ok(Self { mounts: vec![(None, folder)], temporary })
+    }
+
+    /// Gives a file system in memory room for so many bytes.
+    ///
+    /// # Errors
+    /// When it cannot be mounted again.
+    pub fn resize(&self, num_bytes: u64) -> Result<()> {
+        let options = format!("remount,size={num_bytes}");
+        run("mount", "mount", Command::new("mount").args(["-o", &options]).arg(self.folder()))
+    }
+
+    /// Where the outer one is mounted.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        self.temporary.path().join("mount")
+    }
+
+    /// Makes everything durable that is there: what a trial begins with.
+    ///
+    /// # Errors
+    /// When it cannot be flushed.
+    pub fn flush(&self) -> Result<()> {
+        for (_, folder) in &self.mounts {
+            run("sync", "coreutils", Command::new("sync").arg("-f").arg(folder))?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the power of every device at once. With a seed, some of what was not
+    /// flushed is written back in part before.
+    ///
+    /// # Errors
+    /// When a file system can still be written, so that nothing was cut.
+    pub fn cut(&self, seed: Option<u64>) -> Result<()> {
+        let seed = seed.map_or_else(|| "-".to_owned(), |seed| seed.to_string());
+        let folders = self.mounts.iter().map(|(_, folder)| folder);
+        run("python3", "python3", Command::new("python3").args(["-c", POWER_CUT, &seed]).args(folders))
+    }
+
+    /// Mounts again what was cut. Nobody may use it any more.
+    ///
+    /// # Errors
+    /// When it cannot be mounted.
+    pub fn power_on(&self) -> Result<()> {
+        for (_, folder) in self.mounts.iter().rev() {
+            run("umount", "mount", Command::new("umount").arg(folder))?;
+        }
+        for (image, folder) in &self.mounts {
+            mount_image(image.as_ref().context("only devices are cut")?, folder)?;
+            let _ = std::fs::remove_file(folder.join(".power-cut-scratch"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        for (_, folder) in self.mounts.iter().rev() {
+            // Nothing to do about a failure here but leave the mount behind.
+            let _ = Command::new("umount").arg("--lazy").arg(folder).status();
+        }
+    }
+}
+
+fn mount_image(image: &Path, folder: &Path) -> Result<()> {
+    run("mount", "mount", Command::new("mount").args(["-o", "loop"]).arg(image).arg(folder))
+}
+
+/// Runs a program of the system.
+///
+/// # Errors
+/// With what it said, and with the package that has it where it is missing.
+pub fn run(name: &str, package: &str, command: &mut Command) -> Result<()> {
+    let output = command.output();
+    let output = output.with_context(|| format!("{name} does not start\nhint: apt-get install {package}"))?;
+    let message = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{name}: {message}\nhint: file systems are mounted and cut by root, where loop devices are allowed; \
+         these trials are never skipped"
+    );
+    Ok(())
+}

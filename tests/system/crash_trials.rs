@@ -1,0 +1,116 @@
+//! Kills, power cuts, full and failing disks, signals, clocks and second
+//! trainers, a few of each: `scripts/crashes` makes many, and those at crash
+//! points, which need another build.
+//!
+//! What a trial is and what has to hold is in `tests/src/crashes/`. Devices are
+//! mounted and cut by root; where that is missing these tests fail.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use system_tests::crashes::{self, Baseline, Kind, Made, Trial, points, table};
+use system_tests::random::Random;
+use system_tests::workspace_root;
+
+/// Trials at a time: other tests run meanwhile.
+const NUM_THREADS: usize = 2;
+
+fn made(kind: Kind, num_trials: u64) -> Result<Vec<Made>> {
+    let baseline = Baseline::new()?;
+    ensure!(!baseline.is_instrumented, "these are trials of the program as it is used");
+    let mut random = Random::new(20_261_130);
+    let trials = (0..num_trials).map(|number| Trial { kind, number, seed: random.next_u64() }).collect();
+    let made = crashes::make(&baseline, trials, NUM_THREADS, &|_| ());
+    ensure!(
+        table::holds(&made),
+        "{}\n{}",
+        table::failures(&made).join("\n"),
+        table::text(&table::rows(&made))
+    );
+    ensure!(made.len() as u64 == num_trials, "{} of {num_trials} trials", made.len());
+    let num_acknowledged: u64 = made.iter().map(|one| one.outcome.num_acknowledged).sum();
+    ensure!(num_acknowledged > 0, "nothing was acknowledged, so nothing could be lost");
+    Ok(made)
+}
+
+#[test]
+fn a_hundred_kills_at_random_times_lose_nothing() -> Result<()> {
+    made(Kind::KillAtRandom, 100).map(drop)
+}
+
+#[test]
+fn a_power_cut_loses_nothing_that_was_acknowledged() -> Result<()> {
+    made(Kind::PowerCut, 16).map(drop)
+}
+
+/// The control of the one before: where flushes are lies, a cut takes what was
+/// acknowledged.
+#[test]
+fn a_power_cut_loses_what_was_acknowledged_where_no_flush_is_made() -> Result<()> {
+    made(Kind::PowerCutUnflushedDatabase, 3).map(drop)
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_write_loses_nothing() -> Result<()> {
+    made(Kind::FullDisk, 4).map(drop)
+}
+
+#[test]
+fn a_call_that_fails_at_any_time_loses_nothing() -> Result<()> {
+    // Two of every call that can fail.
+    made(Kind::FailingDisk, 16).map(drop)
+}
+
+#[test]
+fn signals_end_an_attempt_cleanly_wherever_it_stands() -> Result<()> {
+    made(Kind::Signal, 6).map(drop)
+}
+
+#[test]
+fn a_process_that_stood_still_goes_on() -> Result<()> {
+    made(Kind::StopContinue, 3).map(drop)
+}
+
+#[test]
+fn a_clock_that_is_set_back_changes_no_order_and_no_budget() -> Result<()> {
+    made(Kind::ClockSetBack, 3).map(drop)
+}
+
+#[test]
+fn of_two_trainers_one_is_refused_and_nothing_is_lost() -> Result<()> {
+    made(Kind::TwoTrainers, 6).map(drop)
+}
+
+/// A point in no list would never be tried, and one in a list that nothing
+/// passes would be tried in vain.
+#[test]
+fn the_lists_of_crash_points_are_the_points_in_the_sources() -> Result<()> {
+    const LISTS: [&str; 2] = ["ledger/src/failpoint.rs", "trainer/src/run/failpoint.rs"];
+    let mut listed = BTreeSet::new();
+    for list in LISTS {
+        for name in points::listed(list, "POINTS")? {
+            ensure!(listed.insert(name.clone()), "{name} is listed twice");
+        }
+    }
+    let placed: BTreeSet<String> = points::places()?.into_keys().collect();
+    assert_eq!(listed, placed);
+    assert!(placed.len() > 25, "the test looks for points where they are: {placed:?}");
+    Ok(())
+}
+
+/// Every list is walked by the tests that crash at each point.
+#[test]
+fn every_crash_point_is_tried() -> Result<()> {
+    let path = workspace_root().join("trainer/tests/run/crash_points.rs");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    for list in ["points()", "RETIREMENT_POINTS", "RECOVERY_POINTS"] {
+        let num_uses = text.lines().filter(|line| !line.starts_with("use ") && line.contains(list)).count();
+        assert!(num_uses > 0, "{} does not walk {list}", path.display());
+    }
+    let lists = std::fs::read_to_string(workspace_root().join("trainer/src/run/failpoint.rs"))?;
+    assert!(
+        lists.contains("WRITER_POINTS.into_iter().chain(POINTS)"),
+        "points() is the writer's and the trainer's"
+    );
+    Ok(())
+}
