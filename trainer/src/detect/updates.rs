@@ -63,9 +63,10 @@ fn blocks_per_microbatch(contract: &Contract) -> u64 {
     BRANCHES * u64::from(*num_layers) * elements.div_ceil(WORDS_PER_BLOCK)
 }
 
-/// Whether every element fits bfloat16, and enough of them vary.
+/// Whether every element is a number that fits bfloat16, and enough of them
+/// vary.
 fn is_rounded(values: &[f32]) -> bool {
-    values.iter().all(|value| value.to_bits() & LOW_HALF == 0)
+    values.iter().all(|value| value.is_finite() && value.to_bits() & LOW_HALF == 0)
         && values.iter().filter(|value| value.to_bits() & SIGNIFICAND != 0).count() >= NUM_VARIED_MIN
 }
 
@@ -274,5 +275,7 @@ mod tests {
         assert!(!is_rounded(&one));
         assert!(!is_rounded(&[1.0; 100]), "powers of two say nothing");
         assert!(!is_rounded(&rounded[..10]));
+        one[20] = f32::NAN;
+        assert!(!is_rounded(&one), "what is not finite has a name of its own");
     }
 }

@@ -1,7 +1,7 @@
 //! What a detector looks at: where the engine stands and what it computes in,
 //! without changing anything.
 
-use burn::tensor::FloatDType;
+use burn::tensor::{FloatDType, Tensor};
 use schemas::data::Split;
 
 use super::{Engine, EngineError};
@@ -51,7 +51,7 @@ impl Engine {
     /// # Errors
     /// When the device fails.
     pub fn values(&self, path: &str) -> Result<Option<Vec<f32>>, EngineError> {
-        let values = self.parameters.get(path).map(|tensor| tensor.try_to_vec_as::<f32>()).transpose();
+        let values = self.parameters.get(path).map(Tensor::try_to_vec_as::<f32>).transpose();
         values.map_err(|error| EngineError::device("reading a parameter", &error))
     }
 }

@@ -72,6 +72,16 @@ pub fn before_exchange(
     let mut waiting = due(attempt, FaultPhase::AfterBackward, step);
     waiting.extend(due(attempt, FaultPhase::BeforeExchange, step));
     waiting.extend(due(attempt, FaultPhase::InExchange, step));
+    if contract.topology.workers > 1 {
+        // Shares are executed, kept and exchanged by the workers.
+        for due in waiting {
+            if let Some(request) = request(contract, &due) {
+                due.record(attempt)?;
+                workers::strike(attempt, engine, &request)?;
+            }
+        }
+        return Ok(true);
+    }
     if waiting.is_empty() && !is_kept {
         return Ok(true);
     }
@@ -84,23 +94,14 @@ pub fn before_exchange(
         injector.kept = Some((step, engine.summed_gradients()));
     }
     for due in waiting {
-        match (request(contract, &due), due.planned.fault) {
-            (Some(request), _) => {
-                due.record(attempt)?;
-                workers::strike(attempt, engine, &request)?;
-            }
-            (None, FaultKind::WorkerLoss) => {
-                due.record(attempt)?;
-                vanish()?;
-            }
+        if due.planned.fault == FaultKind::WorkerLoss {
+            due.record(attempt)?;
+            vanish()?;
+        } else if let Some((_, gradients)) = &kept {
             // Without the update before there is nothing stale to give; it waits
             // for an attempt that executes both.
-            _ => {
-                if let Some((_, gradients)) = &kept {
-                    due.record(attempt)?;
-                    engine.replace_gradients(gradients.clone());
-                }
-            }
+            due.record(attempt)?;
+            engine.replace_gradients(gradients.clone());
         }
     }
     Ok(true)

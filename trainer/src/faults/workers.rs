@@ -11,15 +11,15 @@ use crate::run::refusal::Refusal;
 /// What is to happen to a worker, or between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerStrike {
-    /// SIGKILL.
+    /// SIGKILL, before its first microbatch or behind its last.
     Kill,
-    /// It answers later than the contract's timeout.
+    /// It answers later than the contract's timeout, from the same places.
     AnswerLate,
     /// It gives the gradients of its update before under the current number.
     GiveStale,
     /// Its frame of the update before is sent again.
     SendAgain,
-    /// From here on so many workers execute the updates.
+    /// So many workers execute the update.
     Restaff {
         /// How many; below the contract's, and dividing an update's
         /// microbatches.
@@ -27,23 +27,23 @@ pub enum WorkerStrike {
     },
 }
 
-/// A strike that is on record and has to happen now.
+/// A strike that is on record and has to happen in the next update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerRequest {
-    /// The update that it strikes.
-    pub step: u64,
+    /// Where in it.
+    pub phase: FaultPhase,
     /// What happens.
     pub strike: WorkerStrike,
     /// To which worker; 0 is the process that records.
     pub worker: u32,
 }
 
-/// Asks for what a fault does between processes; `None` for one that strikes
-/// the process that records alone.
+/// What a fault asks of other processes; `None` for one that strikes the
+/// process that records alone.
 #[must_use]
 pub(super) fn request(contract: &Contract, due: &Due) -> Option<WorkerRequest> {
-    let (workers, worker) = (contract.topology.workers, due.worker());
-    let strike = match (due.planned.fault, due.planned.phase) {
+    let (workers, worker, phase) = (contract.topology.workers, due.worker(), due.planned.phase);
+    let strike = match (due.planned.fault, phase) {
         (FaultKind::WorkerLoss, _) if worker > 0 => WorkerStrike::Kill,
         (FaultKind::CollectiveTimeout, _) => WorkerStrike::AnswerLate,
         (FaultKind::StaleOrDelayedGradient, FaultPhase::InExchange) => WorkerStrike::SendAgain,
@@ -54,7 +54,7 @@ pub(super) fn request(contract: &Contract, due: &Due) -> Option<WorkerRequest> {
         }
         _ => return None,
     };
-    Some(WorkerRequest { step: due.planned.step, strike, worker })
+    Some(WorkerRequest { phase, strike, worker })
 }
 
 /// Another number of workers that divides the microbatches of an update.
