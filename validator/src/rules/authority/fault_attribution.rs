@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use schemas::body::{Body, FaultObservedDet, ObservedFault};
-use schemas::contract::{FaultKind, SaveMode};
+use schemas::contract::FaultKind;
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CheckpointId};
 use schemas::report::Route;
@@ -40,26 +40,20 @@ struct Injected {
 
 struct Attribution {
     injected: Vec<Injected>,
-    is_synchronous: bool,
     num_checked: u64,
     /// Saves that are not at their end, with their attempt.
     unfinished: BTreeMap<CheckpointId, Option<AttemptId>>,
 }
 
-fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Attribution {
-        injected: Vec::new(),
-        is_synchronous: frozen.contract.checkpoints.mode == SaveMode::Synchronous,
-        num_checked: 0,
-        unfinished: BTreeMap::new(),
-    })
+fn open(_: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Attribution { injected: Vec::new(), num_checked: 0, unfinished: BTreeMap::new() })
 }
 
 /// Families that can look like this.
 fn families(fault: ObservedFault) -> &'static [FaultKind] {
     use FaultKind as K;
     match fault {
-        ObservedFault::AttemptVanished => &[K::WorkerLoss, K::CheckpointWriteInterruption],
+        ObservedFault::AttemptVanished => &[K::WorkerLoss],
         ObservedFault::CheckpointCorrupt => &[K::SingleShardCorruption],
         ObservedFault::CheckpointIncomplete => &[K::CheckpointWriteInterruption],
         ObservedFault::WorkerLost => &[K::WorkerLoss],
@@ -70,6 +64,9 @@ fn families(fault: ObservedFault) -> &'static [FaultKind] {
             K::RngStateLoss,
             K::SchedulerStateLoss,
             K::LossScalerLoss,
+            // A resume that refuses a class of the plan.
+            K::PrecisionPolicyChange,
+            K::TopologyChange,
         ],
         ObservedFault::PlanMismatch => &[K::PrecisionPolicyChange, K::TopologyChange],
         ObservedFault::WorkerDisagrees => &[K::StaleOrDelayedGradient],
@@ -85,14 +82,9 @@ const fn is_a_stop(cause: FaultKind) -> bool {
 }
 
 impl Attribution {
-    /// What an attempt that vanished has to be taken for, where that is known.
-    fn of_vanished(&self, attempt: AttemptId) -> Option<FaultKind> {
-        let has_unfinished = self.unfinished.values().any(|of| *of == Some(attempt));
-        match (has_unfinished, self.is_synchronous) {
-            (false, _) => Some(FaultKind::WorkerLoss),
-            (true, true) => Some(FaultKind::CheckpointWriteInterruption),
-            (true, false) => None,
-        }
+    /// Whether an attempt left a checkpoint that it had not finished.
+    fn has_unfinished(&self, attempt: AttemptId) -> bool {
+        self.unfinished.values().any(|of| *of == Some(attempt))
     }
 
     fn observed(&mut self, entry: &Entry, det: &FaultObservedDet, sink: &mut Sink) {
@@ -109,14 +101,10 @@ impl Attribution {
             sink.rejected(at(), message, expected, cause);
             return;
         }
-        if det.fault == ObservedFault::AttemptVanished {
-            let told = self.of_vanished(det.attempt);
-            if told != Some(cause) {
-                let message = "an attempt that vanished is taken for what its saves do not show";
-                let expected = told.map_or("no cause", FaultKind::name);
-                sink.rejected(at(), message, expected, cause);
-                return;
-            }
+        if det.fault == ObservedFault::AttemptVanished && self.has_unfinished(det.attempt) {
+            let message = "an attempt that vanished inside of a save is taken for a lost worker";
+            sink.rejected(at(), message, "no cause: the checkpoint's own entry tells", cause);
+            return;
         }
         self.explain(entry, det, cause, sink);
     }

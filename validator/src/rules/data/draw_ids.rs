@@ -59,7 +59,7 @@ impl Ids<'_> {
     /// global batch either way.
     fn search(&mut self, step: u64, actual: Digest) -> Option<Shift> {
         let positions = self.positions(step)?;
-        let mut is_it = |ids: &mut Self, shift: Shift| {
+        let is_it = |ids: &mut Self, shift: Shift| {
             shift.apply(&positions).and_then(|positions| ids.digest(positions)) == Some(actual)
         };
         if let Some(shift) = self.shift

@@ -8,6 +8,7 @@ mod anomalies;
 mod attempts;
 mod authority;
 mod checkpoints;
+mod damages;
 mod data;
 mod evaluation;
 mod faults;

@@ -8,7 +8,7 @@ use schemas::report::RuleStatus;
 use schemas::state::StateClass;
 
 use super::attempts::body;
-use super::stateful::{dropout_stream, plateau};
+use super::stateful::{changed, dropout_stream, plateau};
 use super::{Mutation, check_honest, error, rule, warning};
 use crate::fixture::{Fixture, RunBuilder, asynchronous, rewrite_manifest};
 
@@ -32,12 +32,6 @@ fn permits(contract: &mut Contract) {
 fn rewritten(change: impl FnOnce(&mut Fixture)) -> Fixture {
     let builder = two().contract(permits).crash_after_step(6).then_workers(4);
     changed(builder, change)
-}
-
-fn changed(builder: RunBuilder, change: impl FnOnce(&mut Fixture)) -> Fixture {
-    let mut fixture = builder.build();
-    change(&mut fixture);
-    fixture
 }
 
 pub(super) fn check_honest_runs() {
