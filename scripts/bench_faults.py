@@ -1,11 +1,12 @@
 """Effective training time under faults, for `scripts/bench`.
 
 A run is killed with SIGKILL at times that a seeded exponential law draws, and
-started again at once, until it has completed. Its efficiency is the time of the updates
-that count (of each step the last execution), over the wall time that passed, both
-of the same run, so that what else the machine does is in both. That is measured
-at the checkpoint interval that Daly gives for the cost of a checkpoint and the
-rate of faults, at half and at twice of it, and compared with Daly's model.
+started again at once, for a given time. Its efficiency is the time of the updates
+that its last checkpoint holds (of each step the last execution), over the wall
+time that passed, both of the same run, so that what else the machine does is in
+both. That is measured at the checkpoint interval that Daly gives for the cost of
+a checkpoint and the rate of faults, at half and at twice of it, and compared with
+Daly's model.
 
 J. W. Young, "A first order approximation to the optimum checkpoint interval",
 Communications of the ACM 17(9), 1974. J. T. Daly, "A higher order estimate of
@@ -27,14 +28,17 @@ SHAPE = (64, 2, 2, 80, 4, 1)
 # Mean time between two kills in seconds, the same draws for each interval.
 MEAN_S, SEED = 2.5, 20260
 
-# Seconds of updates in each measured run.
-USEFUL_S, USEFUL_S_QUICK = 12.0, 6.0
+# Seconds that each measured run is given.
+WALL_S, WALL_S_QUICK = 20.0, 10.0
+
+# No run comes to its end.
+NUM_STEPS = 1_000_000
 
 # Updates of the run that costs are taken from, and its checkpoint interval.
 CALIBRATION_STEPS, CALIBRATION_INTERVAL = 240, 20
 
-# More kills than this would be a run that makes no progress.
-MAX_STARTS = 200
+# Starts that a run is given.
+MAX_STARTS = 1_000
 
 # Times the optimum.
 FACTORS = {"half": 0.5, "optimum": 1.0, "double": 2.0}
@@ -100,23 +104,21 @@ def calibrate(init, ledger, trainer, work):
     }
 
 
-def survive(trainer, folder):
-    """Wall seconds and kills until the run has completed."""
+def survive(trainer, folder, limit_s):
+    """Wall seconds and kills of a run that is given so long."""
     draws = random.Random(SEED)
     began, num_kills = time.perf_counter(), 0
-    for _ in range(MAX_STARTS):
+    while (left_s := began + limit_s - time.perf_counter()) > 0:
         child = start(trainer, folder)
         try:
-            if child.wait(timeout=draws.expovariate(1 / MEAN_S)) != 0:
-                raise ValueError(f"{folder}: the trainer failed without being killed")
-            return time.perf_counter() - began, num_kills
+            child.wait(timeout=min(left_s, draws.expovariate(1 / MEAN_S)))
+            raise ValueError(f"{folder}: the trainer ended without being killed")
         except subprocess.TimeoutExpired:
             child.kill()
-            # A process that was leaving when the kill came has its own code.
-            if child.wait() == 0:
-                return time.perf_counter() - began, num_kills
+            child.wait()
             num_kills += 1
-    raise ValueError(f"{folder}: it makes no progress")
+    # The last kill is the end of the measurement.
+    return time.perf_counter() - began, num_kills - 1
 
 
 def measure(init, ledger, trainer, work, is_quick):
@@ -124,17 +126,17 @@ def measure(init, ledger, trainer, work, is_quick):
     costs = calibrate(init, ledger, trainer, work)
     step_s, checkpoint_s, restart_s = costs["step_s"], costs["checkpoint_s"], costs["restart_s"]
     optimum_s = daly_s(checkpoint_s, MEAN_S)
-    num_steps = max(20, round((USEFUL_S_QUICK if is_quick else USEFUL_S) / step_s))
-    found = {**costs, "mean_s": MEAN_S, "seed": SEED, "num_steps": num_steps}
+    found = {**costs, "mean_s": MEAN_S, "seed": SEED}
     found |= {"young_s": young_s(checkpoint_s, MEAN_S), "daly_s": optimum_s, "intervals": {}}
     for name, factor in FACTORS.items():
         every_steps = max(1, round(factor * optimum_s / step_s))
-        folder = init(work / f"faults-{name}", num_steps, every_steps)
-        wall_s, num_kills = survive(trainer, folder)
+        folder = init(work / f"faults-{name}", NUM_STEPS, every_steps)
+        wall_s, num_kills = survive(trainer, folder, WALL_S_QUICK if is_quick else WALL_S)
         recovered = entries(ledger, folder, "fault.recovered")
         # In the order of attempts, so that the last execution of a step stays.
         counting = {entry["step"]: entry["body"]["obs"]["duration_us"] for entry in entries(ledger, folder, "step")}
-        useful_s = sum(counting.values()) / 1e6
+        last_saved = max(entry["step"] for entry in entries(ledger, folder, "checkpoint.validated"))
+        useful_s = sum(duration_us for step, duration_us in counting.items() if step <= last_saved) / 1e6
         found["intervals"][name] = {
             "every_steps": every_steps,
             "interval_s": every_steps * step_s,

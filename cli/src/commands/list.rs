@@ -100,6 +100,19 @@ fn summary(body: &Body) -> String {
             format!("{} {} of {}", body.obs.candidate, body.det.value, body.det.num_candidates)
         }
         Body::HandoffIssued(body) => body.obs.candidate.to_string(),
+        Body::FaultObserved(body) => {
+            format!("{:?} of attempt {}: {}", body.det.fault, body.det.attempt, body.obs.description)
+        }
+        Body::FaultRecovered(body) => format!(
+            "attempt {}, from step {}, {} steps again",
+            body.det.attempt, body.det.from_step, body.det.num_steps_lost
+        ),
+        Body::Cost(body) => {
+            format!(
+                "{} {} charged to {}: {}",
+                body.obs.amount, body.obs.unit, body.det.charged_to, body.obs.description
+            )
+        }
         Body::Intervention(body) => format!("{}: {}", body.det.action, body.obs.reason),
         Body::Amendment(body) => format!("of entry {}: {}", body.det.amends, body.det.statement),
         _ => String::new(),
