@@ -232,7 +232,8 @@ fn build(
     on_own_thread(|| {
         let mut store = Store::create(&temporary.0)?;
         store.insert_artifacts(artifacts)?;
-        store.commit(row.map_or(&[], std::slice::from_ref), || Some(stored_head))?;
+        let rows = row.map_or(&[][..], std::slice::from_ref);
+        store.write_with(|appending| appending.commit(rows, || Some(stored_head)))??;
         store.close()
     })?;
     let io = |source: std::io::Error| CreateError::Io { path: path.to_owned(), source };

@@ -1,11 +1,12 @@
 //! The SQLite file as the writer sees it: one connection, explicit
 //! transactions, and no statement but those here.
 //!
-//! Rows are read back and compared with what was hashed, inside the transaction
+//! sqlx opens, configures, checks and closes it. What is appended goes through
+//! the same handle without the worker thread of sqlx (`appending`): rows are read back and compared with what was hashed, inside the transaction
 //! that inserts them, before any head is signed over them. A file that is not a ledger of
 //! this layout is refused before anything is changed in it.
 
-mod rows;
+mod appending;
 
 use std::fs::File;
 use std::io::Read;
@@ -20,8 +21,8 @@ use sqlx::{ConnectOptions, Connection, Row as _};
 use crate::failpoint;
 use crate::lock::with_suffix;
 use crate::tree::{Frontier, Hash, leaf_hash};
-use rows::AppendError;
-pub(crate) use rows::NewRow;
+use appending::Lent;
+pub(crate) use appending::{Appending, NewRow};
 
 /// The schema of layout 1.
 const MIGRATION: &str = include_str!("../../migrations/0001_ledger.sql");
@@ -109,6 +110,17 @@ pub enum StoreError {
         #[source]
         source: sqlx::Error,
     },
+    /// SQLite refused what was appended.
+    #[error("{path}: {action} failed")]
+    Append {
+        /// The file.
+        path: PathBuf,
+        /// What was attempted.
+        action: &'static str,
+        /// Why.
+        #[source]
+        source: rusqlite::Error,
+    },
     /// The operating system refused.
     #[error("cannot access {path}")]
     Io {
@@ -125,11 +137,10 @@ pub(crate) const STORAGE_HINT: &str = "make the file writable and room on its di
 
 /// Whether SQLite says that the disk, its rights or another process are the
 /// matter, and not the content (<https://www.sqlite.org/rescode.html>).
-fn is_storage(error: &sqlx::Error) -> bool {
+fn is_storage(code: Option<i32>) -> bool {
     use libsqlite3_sys::{
         SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_FULL, SQLITE_IOERR, SQLITE_PERM, SQLITE_READONLY,
     };
-    let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
     // The low byte is the primary code.
     code.is_none_or(|code| {
         let storage = [SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_FULL, SQLITE_IOERR, SQLITE_PERM, SQLITE_READONLY];
@@ -138,6 +149,15 @@ fn is_storage(error: &sqlx::Error) -> bool {
 }
 
 impl StoreError {
+    /// SQLite's result code, where it gave one.
+    fn sqlite_code(&self) -> Option<i32> {
+        match self {
+            Self::Database { source, .. } => source.as_database_error()?.code()?.parse().ok(),
+            Self::Append { source, .. } => Some(source.sqlite_error()?.extended_code),
+            _ => None,
+        }
+    }
+
     /// What can be done about it.
     #[must_use]
     pub fn hint(&self) -> &'static str {
@@ -150,10 +170,10 @@ impl StoreError {
                 "`ledger audit` says what is wrong with it; restore it from a copy"
             }
             Self::SqliteVersion { .. } => "build with the SQLite that comes with the sources",
-            Self::Database { source, .. } if !is_storage(source) => {
+            Self::Database { .. } | Self::Append { .. } if !is_storage(self.sqlite_code()) => {
                 "`ledger audit` says what is wrong with it; restore it from a copy"
             }
-            Self::Database { .. } | Self::Io { .. } => STORAGE_HINT,
+            Self::Database { .. } | Self::Append { .. } | Self::Io { .. } => STORAGE_HINT,
         }
     }
 }
@@ -355,46 +375,24 @@ impl Store {
         page.map_err(|source| self.failed("reading the entries", source))
     }
 
-    /// Inserts rows and, where `sign` gives one, a head, in one transaction.
-    /// `sign` is called after the rows were read back and compared.
-    pub(crate) fn commit(
+    /// Lends SQLite's own handle to `work`, which appends through it. The worker
+    /// thread of sqlx waits meanwhile.
+    ///
+    /// # Errors
+    /// When that thread has ended; `work` was not called then.
+    pub(crate) fn write_with<T>(
         &mut self,
-        rows: &[NewRow],
-        sign: impl FnOnce() -> Option<HeadRow>,
-    ) -> Result<Option<HeadRow>, StoreError> {
+        work: impl FnOnce(&mut Appending<'_>) -> T,
+    ) -> Result<T, StoreError> {
         let Self { connection, path, runtime } = self;
-        runtime.block_on(async {
-            let failed = |action: &'static str| {
-                let path = path.clone();
-                move |source| StoreError::Database { path, action, source }
-            };
-            let begun = connection.begin_with("BEGIN IMMEDIATE").await;
-            let mut transaction = begun.map_err(failed("beginning a transaction"))?;
-            failpoint::pass("entry.insert");
-            match rows::append(&mut transaction, rows).await {
-                Ok(()) => {}
-                Err(AppendError::Database(source)) => return Err(failed("appending entries")(source)),
-                Err(AppendError::Differs(index)) => {
-                    let what = "the rows that were stored are not those that were hashed".to_owned();
-                    return Err(StoreError::Row { path: path.clone(), index, what });
-                }
-            }
-            failpoint::pass("entry.inserted");
-            let head = sign();
-            if let Some(head) = &head {
-                sqlx::query("INSERT INTO heads (size, note) VALUES (?, ?)")
-                    .bind(i64::try_from(head.size).unwrap_or(i64::MAX))
-                    .bind(&head.note)
-                    .execute(&mut *transaction)
-                    .await
-                    .map_err(failed("storing a head"))?;
-                failpoint::pass("head.signed");
-            }
-            failpoint::pass("entry.commit");
-            transaction.commit().await.map_err(failed("committing"))?;
-            failpoint::pass("entry.committed");
-            Ok(head)
-        })
+        let locked = runtime.block_on(connection.lock_handle());
+        let failed =
+            |source| StoreError::Database { path: path.clone(), action: "lending the handle", source };
+        let lent = Lent::new(locked.map_err(failed)?);
+        let failed = |source| StoreError::Append { path: path.clone(), action: "lending the handle", source };
+        let lent = lent.map_err(failed)?;
+        let mut appending = Appending::new(lent.connection(), path);
+        Ok(work(&mut appending))
     }
 
     /// Inserts artifacts by their BLAKE3 digests; equal ones are stored once.

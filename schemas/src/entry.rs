@@ -5,7 +5,7 @@
 //! with `serde_json` and [`crate::number::EntryFormatter`] gives them, because
 //! fields are declared in key order.
 
-use serde::ser::SerializeMap;
+use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -104,24 +104,24 @@ pub struct Entry {
 impl Serialize for Entry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let header = &self.header;
-        let mut map = serializer.serialize_map(Some(16))?;
-        map.serialize_entry("actor", &header.actor)?;
-        map.serialize_entry("attempt", &header.attempt)?;
-        map.serialize_entry("body", &self.body)?;
-        map.serialize_entry("extensions", &header.extensions)?;
-        map.serialize_entry("format", crate::ENTRY_FORMAT)?;
-        map.serialize_entry("idem", &header.idem)?;
-        map.serialize_entry("index", &self.index)?;
-        map.serialize_entry("kind", &self.body.kind())?;
-        map.serialize_entry("learner", &header.learner)?;
-        map.serialize_entry("ledger", &header.ledger)?;
-        map.serialize_entry("origin", &header.origin)?;
-        map.serialize_entry("run", &header.run)?;
-        map.serialize_entry("segment", &header.segment)?;
-        map.serialize_entry("step", &header.step)?;
-        map.serialize_entry("time_us", &self.time_us)?;
-        map.serialize_entry("worker", &header.worker)?;
-        map.end()
+        let mut fields = serializer.serialize_struct("Entry", 16)?;
+        fields.serialize_field("actor", &header.actor)?;
+        fields.serialize_field("attempt", &header.attempt)?;
+        fields.serialize_field("body", &self.body)?;
+        fields.serialize_field("extensions", &header.extensions)?;
+        fields.serialize_field("format", crate::ENTRY_FORMAT)?;
+        fields.serialize_field("idem", &header.idem)?;
+        fields.serialize_field("index", &self.index)?;
+        fields.serialize_field("kind", &self.body.kind())?;
+        fields.serialize_field("learner", &header.learner)?;
+        fields.serialize_field("ledger", &header.ledger)?;
+        fields.serialize_field("origin", &header.origin)?;
+        fields.serialize_field("run", &header.run)?;
+        fields.serialize_field("segment", &header.segment)?;
+        fields.serialize_field("step", &header.step)?;
+        fields.serialize_field("time_us", &self.time_us)?;
+        fields.serialize_field("worker", &header.worker)?;
+        fields.end()
     }
 }
 

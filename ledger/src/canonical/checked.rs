@@ -442,14 +442,19 @@ impl Object<'_, '_> {
     /// Writes a field's name, which is judged once for each field before it.
     #[inline]
     fn field(&mut self, key: &'static str) -> Result<(), Refused> {
-        let start = self.before_key();
-        self.writer.plain(key);
         let pair = Pair::of(self.field.replace(key), key);
         if pair.is_judged() {
-            self.previous = Some(start..start + key.len());
-            self.writer.bytes.push(b':');
+            let bytes = &mut *self.writer.bytes;
+            bytes.reserve(key.len() + 4);
+            bytes.extend_from_slice(if self.previous.is_some() { b",\"" } else { b"\"" });
+            let start = bytes.len();
+            bytes.extend_from_slice(key.as_bytes());
+            self.previous = Some(start..bytes.len());
+            bytes.extend_from_slice(b"\":");
             return Ok(());
         }
+        let start = self.before_key();
+        self.writer.plain(key);
         self.after_key(start)?;
         pair.judged();
         Ok(())

@@ -41,7 +41,7 @@ use crate::note::TreeHead;
 use crate::store::{NewRow, StoreError, on_own_thread};
 use crate::tree::{Hash, leaf_hash};
 use opening::Opened;
-use writer::Writer;
+use writer::{Signer, Writer};
 
 /// Entries that are committed together at the latest (measured: larger groups
 /// gain little, smaller ones cost a flush each).
@@ -179,8 +179,8 @@ impl Recorder {
         let Opened { contract, frontier, head_file, kind, lock, mark, origin, run, signed, store, .. } =
             opened;
         let shared_by_writer = Arc::clone(&shared);
-        let writer =
-            Writer { frontier, head_file, key, origin, shared: shared_by_writer, signed, store, mark, lock };
+        let signer = Signer { frontier, head_file, key, origin, shared: shared_by_writer, signed };
+        let writer = Writer { signer, store, mark, lock };
         let thread = std::thread::Builder::new()
             .name("ledger-writer".to_owned())
             .spawn(move || writer.run())

@@ -14,11 +14,21 @@ use crate::keys::KeyPair;
 use crate::lock::WriterLock;
 use crate::note::TreeHead;
 use crate::snapshot::WriterMark;
-use crate::store::{HeadRow, NewRow, Store};
+use crate::store::{Appending, HeadRow, NewRow, Store};
 use crate::tree::Frontier;
 
 /// Everything that only the writer thread touches.
 pub(super) struct Writer {
+    pub(super) signer: Signer,
+    pub(super) store: Store,
+    /// Dropped after the store: see [`crate::snapshot`].
+    pub(super) mark: WriterMark,
+    /// Dropped last, so that the next writer finds everything closed.
+    pub(super) lock: WriterLock,
+}
+
+/// What is appended to and signed over.
+pub(super) struct Signer {
     pub(super) frontier: Frontier,
     pub(super) head_file: HeadFile,
     pub(super) key: KeyPair,
@@ -26,11 +36,6 @@ pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     /// Newest head that was published.
     pub(super) signed: TreeHead,
-    pub(super) store: Store,
-    /// Dropped after the store: see [`crate::snapshot`].
-    pub(super) mark: WriterMark,
-    /// Dropped last, so that the next writer finds everything closed.
-    pub(super) lock: WriterLock,
 }
 
 /// What is to be done next.
@@ -42,19 +47,14 @@ struct Work {
 
 impl Writer {
     /// Runs until the recorder is closed or writing fails.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(self) {
+        let Self { mut signer, mut store, mark, lock } = self;
+        let shared = Arc::clone(&signer.shared);
         // A panic below must not leave callers waiting for ever.
-        let guard = VanishGuard(Arc::clone(&self.shared));
-        loop {
-            let work = self.next_work();
-            let closing = work.closing;
-            let result = self.write(&work);
-            let done = self.publish(result, closing);
-            if done {
-                break;
-            }
+        let guard = VanishGuard(Arc::clone(&shared));
+        if let Err(error) = store.write_with(|appending| signer.run(appending)) {
+            signer.publish(Err(error.into()), true);
         }
-        let Self { store, mark, lock, shared, .. } = self;
         if let Err(error) = store.close() {
             tracing::warn!(error = &error as &dyn std::error::Error, "closing a ledger failed");
         }
@@ -65,6 +65,18 @@ impl Writer {
         drop(state);
         shared.wake_callers.notify_all();
         std::mem::forget(guard);
+    }
+}
+
+impl Signer {
+    fn run(&mut self, appending: &mut Appending<'_>) {
+        loop {
+            let work = self.next_work();
+            let result = self.write(appending, &work);
+            if self.publish(result, work.closing) {
+                return;
+            }
+        }
     }
 
     /// Waits until a batch is full, due or asked for, and takes it.
@@ -90,7 +102,7 @@ impl Writer {
         Work { rows, with_head: wanted || last, closing: state.closing }
     }
 
-    fn write(&mut self, work: &Work) -> Result<(), WriteError> {
+    fn write(&mut self, appending: &mut Appending<'_>, work: &Work) -> Result<(), WriteError> {
         for row in &work.rows {
             self.frontier.append(row.leaf);
         }
@@ -100,7 +112,7 @@ impl Writer {
         }
         let (frontier, origin, key) = (&self.frontier, &self.origin, &self.key);
         let mut signed = None;
-        let stored = self.store.commit(&work.rows, || {
+        let stored = appending.commit(&work.rows, || {
             with_head.then(|| {
                 let head = TreeHead { origin: origin.clone(), size: frontier.size(), root: frontier.root() };
                 let note = head.sign(key);

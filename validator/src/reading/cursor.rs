@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use super::Memory;
+use super::{Absence, Memory};
 use crate::canonical::{MAX_DEPTH, Number, escape, plain_length, read_quickly};
 
 /// The bytes are not canonical, or not of the type that is asked for, or have a
@@ -37,11 +37,13 @@ pub(super) struct Cursor<'de, 'm> {
     pub(super) det: Option<Range<usize>>,
     /// Whether something was read whose form only a comparison can tell.
     pub(super) is_form_unseen: bool,
+    /// Members that are absent, where it is not known yet that this is their form.
+    pub(super) absences: Vec<Absence>,
 }
 
 impl<'de, 'm> Cursor<'de, 'm> {
     pub(super) fn new(text: &'de str, memory: &'m mut Memory) -> Self {
-        Self { text, at: 0, depth: 0, memory, det: None, is_form_unseen: false }
+        Self { text, at: 0, depth: 0, memory, det: None, is_form_unseen: false, absences: Vec::new() }
     }
 
     /// Offset of the next byte.
@@ -93,14 +95,14 @@ impl<'de, 'm> Cursor<'de, 'm> {
         }
     }
 
-    /// Whether a member of a name comes next, behind a comma unless it is the first.
-    pub(super) fn is_member_next(&self, name: &str, is_first: bool) -> bool {
-        let rest = self.rest();
-        let rest = if is_first { Some(rest) } else { rest.strip_prefix(b",") };
-        let key = rest
-            .and_then(|rest| rest.strip_prefix(b"\""))
-            .and_then(|rest| rest.strip_prefix(name.as_bytes()));
-        key.is_some_and(|rest| rest.starts_with(b"\":"))
+    /// Passes over a member that is not there. Whether its type leaves it out, or
+    /// writes null for it, is found by a comparison of the first entry that lacks it.
+    /// `None` stands for a member that is not remembered.
+    pub(super) fn pass_over(&mut self, absence: Option<Absence>) {
+        if !absence.is_some_and(|absence| self.memory.is_form(absence)) {
+            self.is_form_unseen = true;
+            self.absences.extend(absence);
+        }
     }
 
     /// Whether the bytes end here.

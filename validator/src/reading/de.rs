@@ -1,6 +1,7 @@
 //! The cursor as a deserializer that takes one form of each type only: an
-//! object for a struct, with every field in its place; a string for a variant
-//! without content; exactly as many elements as a tuple has.
+//! object for a struct, with every field in its place that its type does not
+//! leave out; a string for a variant without content; exactly as many elements
+//! as a tuple has.
 
 use std::borrow::Cow;
 
@@ -8,8 +9,12 @@ use serde::de::value::{BorrowedStrDeserializer, StringDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
+use super::Absence;
 use super::cursor::{Cursor, Refused};
 use crate::canonical::Number;
+
+/// In the place of a struct's name, for the content of a variant.
+const NO_NAME: &str = "";
 
 /// Depth of an entry's body, whose determined half is located.
 const BODY_DEPTH: u32 = 2;
@@ -204,9 +209,9 @@ impl<'de> Deserializer<'de> for &mut Cursor<'de, '_> {
             return Err(Refused);
         }
         self.open(b'{')?;
-        let left_out = may_be_left_out(name);
-        let mut access =
-            Fields { cursor: &mut *self, fields, is_first: true, left_out, next: 0, det_start: None };
+        // Visitors of the variants of one enum may have one name.
+        let of = (name != NO_NAME).then(std::any::type_name::<V>);
+        let mut access = Fields { cursor: &mut *self, of, fields, next: 0, is_first: true, det_start: None };
         let value = visitor.visit_map(&mut access)?;
         // A visitor that did not ask for every field left some unread.
         if access.next != fields.len() {
@@ -275,26 +280,15 @@ impl<'de> SeqAccess<'de> for Elements<'_, 'de, '_> {
     }
 }
 
-/// Members of a struct that are left out where there is nothing; their types
-/// refuse null and an empty list. What is not named here is read by the separate
-/// passes where it is left out.
-fn may_be_left_out(name: &str) -> &'static [&'static str] {
-    match name {
-        "StepObs" => &["replicas", "shares"],
-        "AnomalyDet" => &["state"],
-        "FaultObservedDet" => &["cause"],
-        _ => &[],
-    }
-}
-
 /// Members of a struct: its fields in the order of declaration, and all of them
-/// but those that may be left out.
+/// but those that are left out.
 struct Fields<'a, 'de, 'm> {
     cursor: &'a mut Cursor<'de, 'm>,
+    /// The visitor's type, where it is that of one struct only.
+    of: Option<&'static str>,
     fields: &'static [&'static str],
-    is_first: bool,
-    left_out: &'static [&'static str],
     next: usize,
+    is_first: bool,
     det_start: Option<usize>,
 }
 
@@ -302,19 +296,23 @@ impl<'de> MapAccess<'de> for &mut Fields<'_, 'de, '_> {
     type Error = Refused;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Refused> {
-        let (index, name) = loop {
-            let index = self.next;
-            let Some(name) = self.fields.get(index) else { return Ok(None) };
-            if !self.left_out.contains(name) || self.cursor.is_member_next(name, self.is_first) {
-                break (index, name);
-            }
-            self.next += 1;
-        };
-        if !std::mem::take(&mut self.is_first) {
+        let is_over = self.cursor.peek() == Some(b'}');
+        if !self.is_first && !is_over {
             self.cursor.expect_byte(b',')?;
         }
-        self.cursor.expect_key(name)?;
-        self.next += 1;
+        let (index, name) = loop {
+            let index = self.next;
+            let Some(name) = self.fields.get(index) else {
+                // A comma or the first key of something else is not of this struct.
+                return if is_over { Ok(None) } else { Err(Refused) };
+            };
+            self.next += 1;
+            if !is_over && self.cursor.expect_key(name).is_ok() {
+                break (index, name);
+            }
+            self.cursor.pass_over(self.of.map(|of| Absence { of, index }));
+        };
+        self.is_first = false;
         if self.cursor.depth() == BODY_DEPTH && *name == "det" {
             self.det_start = Some(self.cursor.at());
         }
@@ -428,6 +426,6 @@ impl<'de> VariantAccess<'de> for Content<'_, 'de, '_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Refused> {
-        self.cursor.deserialize_struct("", fields, visitor)
+        self.cursor.deserialize_struct(NO_NAME, fields, visitor)
     }
 }

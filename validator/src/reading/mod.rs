@@ -6,7 +6,8 @@
 //! `canonical`, `serde_json` and `form`, one after the other, which say what is
 //! wrong and where; they would accept whatever this pass accepts, with the same
 //! values. An entry whose form cannot be seen while it is read (a map, an
-//! extension's value) is compared by `form` afterwards.
+//! extension's value, a member that is absent for the first time) is compared by
+//! `form` afterwards.
 
 mod cursor;
 mod de;
@@ -46,7 +47,10 @@ impl EntryReader {
         if !cursor.is_at_end() || (cursor.is_form_unseen && is_other_form()) {
             return Err(Refused);
         }
-        Ok((entry, Scan { det: cursor.det }))
+        let Cursor { det, absences, .. } = cursor;
+        // The comparison wrote each of them as it was read: not at all.
+        absences.into_iter().for_each(|absence| self.memory.note_form(absence));
+        Ok((entry, Scan { det }))
     }
 }
 
@@ -115,10 +119,20 @@ fn literal(cursor: &mut Cursor<'_, '_>, name: &str, value: &str) -> Result<(), R
     cursor.expect_byte(b'"')
 }
 
-/// What was found before: spellings of floats, lists of fields, and where the
-/// kind was.
+/// A member that is not there: the visitor of its struct, whose type has one
+/// name, and its place among the fields. What stands for an absent member is the
+/// same each time, and whether it is written depends on nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Absence {
+    of: &'static str,
+    index: usize,
+}
+
+/// What was found before: spellings of floats, lists of fields, members that are
+/// left out, and where the kind was.
 struct Memory {
     floats: Floats,
+    absences: [Option<Absence>; Memory::NUM_ABSENCES],
     kind_from_end: usize,
     orders: [&'static [&'static str]; Memory::NUM_ORDERS],
 }
@@ -127,8 +141,29 @@ impl Memory {
     /// More than the struct types of a usual entry.
     const NUM_ORDERS: usize = 32;
 
+    /// More than the members that usual entries leave out.
+    const NUM_ABSENCES: usize = 16;
+
     const fn new() -> Self {
-        Self { floats: Floats::new(Dialect::Entry), kind_from_end: 0, orders: [&[]; Self::NUM_ORDERS] }
+        Self {
+            floats: Floats::new(Dialect::Entry),
+            absences: [None; Self::NUM_ABSENCES],
+            kind_from_end: 0,
+            orders: [&[]; Self::NUM_ORDERS],
+        }
+    }
+
+    const fn slot(absence: Absence) -> usize {
+        (absence.of.len() + absence.index) % Self::NUM_ABSENCES
+    }
+
+    /// Whether its type was seen to leave the member out.
+    fn is_form(&self, absence: Absence) -> bool {
+        self.absences[Self::slot(absence)] == Some(absence)
+    }
+
+    fn note_form(&mut self, absence: Absence) {
+        self.absences[Self::slot(absence)] = Some(absence);
     }
 
     /// Whether fields are declared in the order that their keys must have, so

@@ -185,6 +185,60 @@ fn other_forms_are_refused() {
 }
 
 #[test]
+fn members_that_are_left_out_have_one_form() {
+    check_refused(",\"recording_us\":1,", ",\"recording_us\":1,\"replicas\":[],");
+    check_refused(",\"recording_us\":1,", ",\"recording_us\":1,\"replicas\":null,");
+    check_refused(",\"recording_us\":1,", ",\"recording_us\":1,\"shares\":null,");
+    check_refused(",\"recording_us\":1,", ",\"recording_us\":1,,");
+    check_refused("\"recording_us\":1,\"resident", "\"recording_us\":1\"resident");
+    check_refused("\"resident_bytes\":1048576}", "\"resident_bytes\":1048576,}");
+    check_refused("\"resident_bytes\":1048576}", "\"resident_bytes\":1048576,\"shares\":[]}");
+    check_refused("\"resident_bytes\":1048576}", "\"resident_bytes\":1048576,\"other\":[]}");
+    check_refused(",\"resident_bytes\":1048576}", "}");
+    let share = "\"shares\":[{\"bytes_sent\":0,\"duration_us\":1,\"first_microbatch\":0,\
+                 \"gradients\":\"blake3:0707070707070707070707070707070707070707070707070707070707070707\",\
+                 \"num_microbatches\":1,\"worker\":0}]";
+    let step = ENTRIES.iter().find(|text| text.contains("\"recording_us\"")).expect("a step");
+    let later = format!("\"resident_bytes\":1048576,{share}}}");
+    assert!(compare(step.replacen("\"resident_bytes\":1048576}", &later, 1).as_bytes()));
+    let earlier = format!("\"recording_us\":1,{share},");
+    assert!(!compare(step.replacen("\"recording_us\":1,", &earlier, 1).as_bytes()));
+}
+
+/// The second entry of a kind is not compared with what would be written.
+#[test]
+fn what_is_left_out_is_learned_from_one_entry() {
+    let steps: Vec<_> = ENTRIES.iter().filter(|text| text.contains("\"kind\":\"step\"")).collect();
+    let mut memory = Memory::new();
+    let mut absences = |text: &str| {
+        let mut cursor = Cursor::new(text, &mut memory);
+        envelope(&mut cursor, Kind::Step).expect("a step");
+        let Cursor { absences, is_form_unseen, .. } = cursor;
+        absences.iter().for_each(|absence| memory.note_form(*absence));
+        assert_eq!(is_form_unseen, !absences.is_empty());
+        absences
+    };
+    let first = absences(steps[0]);
+    assert_eq!(first.len(), 2);
+    assert!(first.iter().all(|absence| absence.of.contains("StepObs")), "{first:?}");
+    assert_eq!(absences(steps[1]), []);
+}
+
+#[test]
+fn a_null_that_is_left_out_is_refused_after_any_entry() {
+    let step = ENTRIES.iter().find(|text| text.contains("\"kind\":\"step\"")).expect("a step");
+    let mut reader = EntryReader::new();
+    for member in [",\"overflow\":null", ",\"state\":null", ",\"resident_bytes\":1048576"] {
+        let forged = step.replacen(member, "", 1);
+        assert_ne!(forged, *step, "{member}");
+        for _ in 0..2 {
+            assert_eq!(reader.read(forged.as_bytes()), Err(Refused), "{member}");
+            assert!(reader.read(step.as_bytes()).is_ok());
+        }
+    }
+}
+
+#[test]
 fn what_only_seems_to_be_an_extension_is_refused() {
     // serde_json reads an object with this first key as the text that it holds.
     let name = "A";
