@@ -29,3 +29,4 @@ pub mod schedule;
 pub mod shuffle;
 pub mod state;
 pub mod store;
+pub mod workers;

@@ -61,6 +61,7 @@ fn saved() -> Result<Saved> {
         contract: &fixture.contract,
         counters: Counters::default(),
         num_train_examples: engine.num_train_examples(),
+        num_workers: 1,
         plan: &fixture.contract.plan,
         selection: selection.state(),
         step: 0,
@@ -193,6 +194,7 @@ fn restored(
     let resume = ResumeState {
         checkpoint: Some(LocatedCheckpoint { contents, folder, manifest, record }),
         counters: Counters::default(),
+        num_workers: 1,
         selection: SelectionTracker::new(&saved.fixture.contract).context("there is a stream")?,
         step: 0,
         unqualified: None,

@@ -251,7 +251,7 @@ fn fail(
     let reason = error::chain(failure);
     let body = match failure.fault() {
         Some(fault) => {
-            let det = FaultObservedDet { attempt: number, cause: None, fault, last_step };
+            let det = FaultObservedDet { attempt: number, cause: failure.cause(), fault, last_step };
             let obs = FaultObservedObs { checkpoint: None, description: reason.clone() };
             Body::FaultObserved(Box::new(Halves { det, obs }))
         }
@@ -261,7 +261,8 @@ fn fail(
             Body::Anomaly(Box::new(Halves { det, obs }))
         }
     };
-    attempt.record(last_step, body)?;
+    attempt.dismiss();
+    attempt.record_of(last_step, body, failure.worker(), None)?;
     let (recorder, cost) = attempt.end(Outcome::Failed, reason.clone())?;
     let run_ended = failure.ends_run();
     if run_ended {

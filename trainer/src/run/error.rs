@@ -5,11 +5,14 @@ use std::fmt::Write as _;
 use std::io;
 
 use schemas::body::ObservedFault;
+use schemas::contract::FaultKind;
+use schemas::ids::WorkerId;
 
 use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::engine::EngineError;
 use crate::state::StateError;
+use crate::workers::WorkerError;
 
 use super::floors::FloorError;
 use super::inputs::InputError;
@@ -55,6 +58,9 @@ pub enum RunError {
     /// The system refused signal handlers or threads.
     #[error("the process cannot be set up")]
     Process(#[source] io::Error),
+    /// The workers cannot go on together.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
     /// Loss or gradient is not finite, and no contract allows to go on.
     #[error("{what} of step {step} is {value}, and the contract has no permission to go on")]
     NotFinite {
@@ -81,6 +87,7 @@ impl RunError {
         match self {
             Self::Input(_) | Self::Engine(EngineError::Data(_)) => Some(ObservedFault::DataChanged),
             Self::Checkpoint(_) => Some(ObservedFault::StorageFailed),
+            Self::Worker(error) => error.fault(),
             // The device, and not what was saved.
             Self::State(StateError::Engine { source, .. })
                 if matches!(**source, EngineError::Device { .. }) =>
@@ -88,6 +95,25 @@ impl RunError {
                 None
             }
             Self::State(_) | Self::Engine(EngineError::State { .. }) => Some(ObservedFault::StateMismatch),
+            _ => None,
+        }
+    }
+
+    /// The worker that the fault is about; `None` where it is about no one.
+    #[must_use]
+    pub const fn worker(&self) -> Option<WorkerId> {
+        match self {
+            Self::Worker(error) if error.fault().is_some() => Some(WorkerId(error.worker())),
+            _ => None,
+        }
+    }
+
+    /// The family that the fault is taken for; `None` where what was seen does
+    /// not tell.
+    #[must_use]
+    pub const fn cause(&self) -> Option<FaultKind> {
+        match self {
+            Self::Worker(error) => error.cause(),
             _ => None,
         }
     }
@@ -100,6 +126,7 @@ impl RunError {
             Self::NotFinite { .. } => "gradient_not_finite",
             Self::Engine(_) | Self::Device(_) => "engine_failed",
             Self::Floor(_) => "floor_not_readable",
+            Self::Worker(_) => "worker_failed",
             _ => "attempt_failed",
         }
     }
@@ -112,6 +139,7 @@ impl RunError {
             Self::Checkpoint(_)
                 | Self::Floor(_)
                 | Self::NotFinite { .. }
+                | Self::Worker(_)
                 | Self::Engine(EngineError::Device { .. })
         )
     }
@@ -139,6 +167,7 @@ impl RunError {
             Self::Input(_) => {
                 Some("restore the frozen file, then run the same command again; the run resumes")
             }
+            Self::Worker(error) => Some(error.hint()),
             Self::Checkpoint(CheckpointError::Store(error)) => Some(error.hint()),
             Self::Checkpoint(_) => Some("make room or repair the store, then run the same command again"),
             Self::State(_) => Some("the checkpoint was not written by this run; `ledger audit` says more"),

@@ -31,6 +31,8 @@ pub struct ResumeState {
     pub checkpoint: Option<LocatedCheckpoint>,
     /// Cumulative counters at `step`.
     pub counters: Counters,
+    /// Processes that executed the attempt which saved the checkpoint.
+    pub num_workers: u32,
     /// Best value and patience after the evaluations up to `step`.
     pub selection: SelectionTracker,
     /// Completed updates.
@@ -99,7 +101,9 @@ pub fn decide_among(
             selection.observe(*evaluated, *value);
         }
     }
-    Ok(ResumeState { checkpoint, counters, selection, step, unqualified: None, unusable })
+    let saver = checkpoint.as_ref().and_then(|located| history.num_workers_of(located.record.attempt));
+    let num_workers = saver.unwrap_or(contract.topology.workers);
+    Ok(ResumeState { checkpoint, counters, num_workers, selection, step, unqualified: None, unusable })
 }
 
 impl ResumeState {
@@ -211,6 +215,7 @@ impl ResumeState {
             contract,
             counters: self.counters,
             num_train_examples: engine.num_train_examples(),
+            num_workers: self.num_workers,
             plan,
             selection: self.selection.state(),
             step: self.step,

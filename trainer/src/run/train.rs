@@ -24,6 +24,7 @@ use crate::state::anomaly::SinceLast;
 use crate::state::registry::{self, CapturedState, Source};
 use crate::state::{Derivation, SelectionTracker};
 use crate::store::working_folder;
+use crate::workers::Exchange;
 
 use super::attempt::Attempt;
 use super::calendar;
@@ -68,6 +69,8 @@ pub struct Loop<'a> {
     pub ledger_folder: &'a Path,
     /// Elements of all parameters.
     pub num_parameters: u64,
+    /// Processes that execute the attempt.
+    pub num_workers: u32,
     /// The plan that runs.
     pub plan: &'a CompilerPlan,
 }
@@ -290,6 +293,7 @@ impl<'a> Training<'a> {
             contract: &self.context.frozen.contract,
             counters: engine.consumed(),
             num_train_examples: engine.num_train_examples(),
+            num_workers: self.context.num_workers,
             plan: self.context.plan,
             selection: self.selection.state(),
             step: self.step,
@@ -492,12 +496,16 @@ impl<'a> Training<'a> {
 
         // -------------------------------------------------------------- Update
         let started = Instant::now();
-        let Some(outcome) = engine.step(interrupt.flag())? else {
+        let update = match &mut attempt.collective {
+            Some(collective) => collective.update(engine, interrupt.flag())?,
+            None => engine.step(interrupt.flag())?.map(|outcome| (outcome, Exchange::default())),
+        };
+        let Some((outcome, exchange)) = update else {
             return self.interrupted(attempt, engine);
         };
         self.step += 1;
         self.since.update(&outcome);
-        self.pending = Some(Pending { duration: started.elapsed(), outcome });
+        self.pending = Some(Pending { duration: started.elapsed(), exchange, outcome });
         Ok(None)
     }
 }

@@ -250,6 +250,8 @@ fn a_frozen_parameter_that_changes_in_memory_ends_the_attempt_on_record() -> Res
         ledger: folder.ledger(),
         may_restart: false,
         num_threads: None,
+        num_workers: None,
+        worker_program: None,
     };
     let mut has_fired = false;
     let report = run_with(&options, &mut |attempt, engine, context, resume| {
