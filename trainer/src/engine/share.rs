@@ -202,7 +202,9 @@ impl Engine {
 }
 
 fn encode(gradients: &[Vec<f32>]) -> Vec<u8> {
-    gradients.iter().flat_map(|values| to_bytes(values)).collect()
+    let mut bytes = Vec::new();
+    gradients.iter().for_each(|values| bytes.extend(to_bytes(values)));
+    bytes
 }
 
 /// The sums of a share as they are sent, and as their digest is over them.

@@ -25,3 +25,4 @@ mod stateful;
 mod statistical;
 mod warm_start;
 mod windows;
+mod workers;
