@@ -63,9 +63,10 @@ pub(crate) fn fill_traffic(contract: &mut Value, parameters: &ParameterManifest)
     if workers <= 1 || number("/expected/communication_bytes_per_step") > 0 {
         return;
     }
-    let trained = parameters.parameters.iter().filter(|parameter| {
-        parameter.status == ParameterStatus::Trainable && parameter.tied_to.is_none()
-    });
+    let trained = parameters
+        .parameters
+        .iter()
+        .filter(|parameter| parameter.status == ParameterStatus::Trainable && parameter.tied_to.is_none());
     let elements: u64 = trained.map(|parameter| parameter.shape.iter().product::<u64>()).sum();
     let accumulation = number("/batch/accumulation");
     // A range of microbatches is at most so many powers of two on either side.

@@ -358,8 +358,7 @@ fn where_the_audit_is_tried_alone_a_stale_gradient_goes_into_the_record() -> Res
         with_a_plan(contract);
         contract.faults.detection = Detection::ValidatorAlone;
     })?;
-    let gradients =
-        |shares: &[WorkerShare]| shares.iter().map(|share| share.gradients).collect::<Vec<_>>();
+    let gradients = |shares: &[WorkerShare]| shares.iter().map(|share| share.gradients).collect::<Vec<_>>();
     let before = gradients(&together.update()?.1.shares);
     together.collective.order(1, WorkerFault::Stale { relabelled: true });
     let stale = gradients(&together.update()?.1.shares);

@@ -109,15 +109,16 @@ fn streams_of_masks_belong_to_a_number_of_workers() {
 
 #[test]
 fn a_collective_that_finds_nothing_is_refused() {
-    let collective = |heartbeat_ms: u64, every: u64, timeout_ms: u64| {
-        json!({"heartbeat_ms": heartbeat_ms, "replica_digest_every_steps": every, "timeout_ms": timeout_ms})
-    };
+    let collective = |heartbeat_ms: u64, every: u64, timeout_ms: u64| json!({"heartbeat_ms": heartbeat_ms, "replica_digest_every_steps": every, "timeout_ms": timeout_ms});
     let checked = |value: Value, expected: &[&str]| check(&[("/topology/collective", value)], expected);
     checked(collective(1, 1, 2), &[]);
-    checked(collective(500, 10, 0), &[
-        "/topology/collective/timeout_ms: is 0; expected 1 to 3600000",
-        "/topology/collective/heartbeat_ms: is 500; expected at least 1 and below timeout_ms, 0",
-    ]);
+    checked(
+        collective(500, 10, 0),
+        &[
+            "/topology/collective/timeout_ms: is 0; expected 1 to 3600000",
+            "/topology/collective/heartbeat_ms: is 500; expected at least 1 and below timeout_ms, 0",
+        ],
+    );
     checked(collective(500, 10, 3_600_001), &["/topology/collective/timeout_ms: is 3600001"]);
     checked(collective(500, 10, 500), &["/topology/collective/heartbeat_ms: is 500"]);
     checked(collective(0, 10, 500), &["/topology/collective/heartbeat_ms: is 0"]);
@@ -149,7 +150,9 @@ fn what_several_workers_cannot_do_is_refused() {
     }
     let refused = found(&windows);
     assert!(
-        refused.iter().any(|line| line.starts_with("/checkpoints/mid_accumulation: is \"save_gradients\", and")),
+        refused
+            .iter()
+            .any(|line| line.starts_with("/checkpoints/mid_accumulation: is \"save_gradients\", and")),
         "{refused:#?}"
     );
     // The card says what workers exchange.

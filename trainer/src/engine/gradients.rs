@@ -104,7 +104,8 @@ impl BlockSums {
     pub fn push(&mut self, microbatch: u32, gradients: Gradients) {
         let mut block = Block { first: microbatch, gradients, num_microbatches: 1 };
         while let Some(left) = self.blocks.pop_if(|left| {
-            left.num_microbatches == block.num_microbatches && left.first.is_multiple_of(2 * left.num_microbatches)
+            left.num_microbatches == block.num_microbatches
+                && left.first.is_multiple_of(2 * left.num_microbatches)
         }) {
             block = Block {
                 first: left.first,

@@ -28,9 +28,7 @@ use std::sync::atomic::AtomicBool;
 
 use burn::tensor::{Tensor, TensorData};
 use schemas::body::{Counters, Credit, Draw, GroupUpdate, Overflow, StepDet};
-use schemas::contract::{
-    AverageOrder, Contract, LlamaDecoder, MidAccumulation, OrderPolicy, ParameterView,
-};
+use schemas::contract::{AverageOrder, Contract, LlamaDecoder, MidAccumulation, OrderPolicy, ParameterView};
 use schemas::number::Float;
 use schemas::parameters::{ParameterManifest, ParameterStatus};
 use schemas::policy_card::{Clipping, PolicyCard};

@@ -72,8 +72,10 @@ impl Engine {
     #[must_use]
     pub fn num_replica_bytes(&self) -> usize {
         let parameters = self.manifest.parameters.iter();
-        let parameters: usize =
-            parameters.map(|p| p.shape.iter().product::<u64>()).map(|n| usize::try_from(n).unwrap_or(0)).sum();
+        let parameters: usize = parameters
+            .map(|p| p.shape.iter().product::<u64>())
+            .map(|n| usize::try_from(n).unwrap_or(0))
+            .sum();
         parameters * F32_BYTES + 2 * self.num_gradient_bytes()
     }
 

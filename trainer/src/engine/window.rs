@@ -105,7 +105,8 @@ impl Engine {
         let weight = token_weight(drawn.num_tokens);
         let masks_before = self.masks.clone();
         let first = self.num_consumed_microbatches() as usize;
-        let microbatches = drawn.placements.chunks(self.microbatch_examples).enumerate().take(end).skip(first);
+        let microbatches =
+            drawn.placements.chunks(self.microbatch_examples).enumerate().take(end).skip(first);
         for (index, placements) in microbatches {
             if interrupt.load(Ordering::Relaxed) {
                 if !self.keeps_windows {

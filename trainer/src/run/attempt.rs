@@ -64,7 +64,19 @@ impl Attempt {
         let heart = Heart::start(recorder.clone(), (attempt, segment), last_step);
         let waited = Duration::ZERO;
         let collective = None;
-        Self { attempt, collective, console, costs, counters, heart, last_step, recorder, roster, segment, waited }
+        Self {
+            attempt,
+            collective,
+            console,
+            costs,
+            counters,
+            heart,
+            last_step,
+            recorder,
+            roster,
+            segment,
+            waited,
+        }
     }
 
     /// Cumulative counters after the last completed step.

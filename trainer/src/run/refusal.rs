@@ -124,7 +124,9 @@ pub enum Refusal {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Another number of workers than the contract's.
-    #[error("the contract has {expected} workers and permits no other number, the command line asks for {actual}")]
+    #[error(
+        "the contract has {expected} workers and permits no other number, the command line asks for {actual}"
+    )]
     Workers {
         /// In the contract.
         expected: u32,

@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 
 use schemas::body::{
-    AnomalyDet, BF16_ONLY_MANTISSAS, Credit, SHARED_RANDOM_STREAM, StateAnomaly, UNCHANGED_STATE, ZERO_MOMENTS,
+    AnomalyDet, BF16_ONLY_MANTISSAS, Credit, SHARED_RANDOM_STREAM, StateAnomaly, UNCHANGED_STATE,
+    ZERO_MOMENTS,
 };
 use schemas::digest::Digest;
 use schemas::state::StateClass;
@@ -87,8 +88,7 @@ pub fn detect(state: &CapturedState, since: &SinceLast, saved: &UpdatedShards) -
         found.extend(of_tensors(BF16_ONLY_MANTISSAS, class, state, is_bf16_only));
     }
     if has_shared_stream(state) {
-        let state =
-            StateAnomaly { class: StateClass::RngCpu, num_elements: 0, num_tensors: 0, tensor: None };
+        let state = StateAnomaly { class: StateClass::RngCpu, num_elements: 0, num_tensors: 0, tensor: None };
         found.push(AnomalyDet { name: SHARED_RANDOM_STREAM.to_owned(), state: Some(state) });
     }
     if let Some(predecessor) = &since.predecessor {

@@ -340,24 +340,26 @@ fn check_inventory(
             names.iter().map(|name| worker_of(name)).collect()
         };
         for worker in workers {
-        let Some(captured) = found.remove(&(class, worker)) else {
-            let whose = worker.map_or_else(String::new, |worker| format!(" of worker {worker}"));
-            return Err(inventory(class, format!("the checkpoint does not have it{whose}")));
-        };
-        if captured.not_applicable != declaration.not_applicable {
-            let (wanted, actual) = (declaration.not_applicable, captured.not_applicable);
-            let reason = format!("the contract declares {wanted:?}, the checkpoint {actual:?}");
-            return Err(inventory(class, reason));
-        }
-        if captured.step != step {
-            let reason = format!("it stands at step {}, and the checkpoint at step {step}", captured.step);
-            return Err(inventory(class, reason));
-        }
-        let wanted: BTreeSet<&str> = names.iter().copied().filter(|name| worker_of(name) == worker).collect();
-        let shards: BTreeSet<&str> = captured.shards.iter().map(|shard| shard.path.as_str()).collect();
-        if shards != wanted || captured.shards.len() != wanted.len() {
-            return Err(inventory(class, format!("it has the shards {shards:?}, expected {wanted:?}")));
-        }
+            let Some(captured) = found.remove(&(class, worker)) else {
+                let whose = worker.map_or_else(String::new, |worker| format!(" of worker {worker}"));
+                return Err(inventory(class, format!("the checkpoint does not have it{whose}")));
+            };
+            if captured.not_applicable != declaration.not_applicable {
+                let (wanted, actual) = (declaration.not_applicable, captured.not_applicable);
+                let reason = format!("the contract declares {wanted:?}, the checkpoint {actual:?}");
+                return Err(inventory(class, reason));
+            }
+            if captured.step != step {
+                let reason =
+                    format!("it stands at step {}, and the checkpoint at step {step}", captured.step);
+                return Err(inventory(class, reason));
+            }
+            let wanted: BTreeSet<&str> =
+                names.iter().copied().filter(|name| worker_of(name) == worker).collect();
+            let shards: BTreeSet<&str> = captured.shards.iter().map(|shard| shard.path.as_str()).collect();
+            if shards != wanted || captured.shards.len() != wanted.len() {
+                return Err(inventory(class, format!("it has the shards {shards:?}, expected {wanted:?}")));
+            }
         }
     }
     match found.into_keys().next() {

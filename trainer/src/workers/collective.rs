@@ -21,12 +21,12 @@ use schemas::parameters::ParameterManifest;
 use schemas::policy_card::PolicyCard;
 use serde::Serialize;
 
+use super::Exchange;
 use super::clock::Clock;
 use super::error::WorkerError;
 use super::frames::{Frame, FrameError, Kind};
 use super::message::{self, Failure, Setup, State, Update, WorkerFault};
 use super::peer::{Arrival, Peer};
-use super::Exchange;
 use crate::engine::share::{self, Share};
 use crate::engine::{Engine, EngineError, StepOutcome};
 use crate::run::error::RunError;
@@ -101,12 +101,9 @@ impl Collective {
     ///
     /// # Errors
     /// When one cannot be started, or does not come to the same state.
-    pub fn start(
-        plan: &Plan<'_>,
-        engine: &Engine,
-        interrupt: &AtomicBool,
-    ) -> Result<Option<Self>, RunError> {
-        let program = plan.program.clone().map_or_else(std::env::current_exe, Ok).map_err(RunError::Process)?;
+    pub fn start(plan: &Plan<'_>, engine: &Engine, interrupt: &AtomicBool) -> Result<Option<Self>, RunError> {
+        let program =
+            plan.program.clone().map_or_else(std::env::current_exe, Ok).map_err(RunError::Process)?;
         let clock = Clock::start().map_err(RunError::Process)?;
         let (sender, inbox) = mpsc::channel();
         let max_bytes = MARGIN_BYTES + engine.num_replica_bytes() as u64 * u64::from(u32::BITS);
@@ -294,19 +291,20 @@ impl Collective {
         let mut given: Vec<Option<Given>> = ranges.iter().map(|_| None).collect();
         let mut consumed: BTreeMap<u32, (u64, Share)> = BTreeMap::new();
         let mut missing: BTreeSet<u32> = BTreeSet::new();
-        missing.extend((1..).zip(ranges.iter().skip(1)).filter(|(_, range)| !range.is_empty()).map(|(w, _)| w));
+        missing
+            .extend((1..).zip(ranges.iter().skip(1)).filter(|(_, range)| !range.is_empty()).map(|(w, _)| w));
         if let Some(slot) = given.first_mut() {
             *slot = Some(own);
         }
         while !missing.is_empty() {
             let arrival = self.next(step, &missing, "its share was not there", until, interrupt)?;
             let Some((worker, at, frame)) = arrival else { return Ok(None) };
-            let disagrees =
-                |reason: String| WorkerError::Disagrees { worker, step, reason, is_stale: false };
+            let disagrees = |reason: String| WorkerError::Disagrees { worker, step, reason, is_stale: false };
             match frame.kind {
                 Kind::Consumed if !consumed.contains_key(&worker) => {
                     let share = message::decode_consumed(&frame.payload);
-                    let share = share.ok_or_else(|| disagrees("what it consumed is not readable".to_owned()))?;
+                    let share =
+                        share.ok_or_else(|| disagrees("what it consumed is not readable".to_owned()))?;
                     let range = ranges.get(worker as usize).cloned().unwrap_or(0..0);
                     if share.microbatches != range {
                         let found = share.microbatches;
@@ -464,7 +462,8 @@ impl Collective {
         }
         if let Some(worker) = odd_one(&digests) {
             let found = digests.get(&worker).copied().unwrap_or(own);
-            let others = digests.iter().find(|(other, _)| **other != worker).map_or(own, |(_, digest)| *digest);
+            let others =
+                digests.iter().find(|(other, _)| **other != worker).map_or(own, |(_, digest)| *digest);
             let reason = format!("its replica is {found}, the others' {others}");
             return Err(WorkerError::Disagrees { worker, step, reason, is_stale: false }.into());
         }

@@ -108,12 +108,18 @@ impl WorkerError {
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::Start { .. } => "the system could start no process; `ulimit -u` and free memory say more",
-            Self::Lost { .. } => "the same command again resumes the run; where the system killed it for memory, run \
-                                  fewer workers or a smaller microbatch",
-            Self::Late { .. } => "the same command again resumes the run; a contract for a slower machine has a larger \
-                                  /topology/collective/timeout_ms",
-            Self::Disagrees { .. } => "the same command again resumes the run; where it comes back, the worker's \
-                                       processor or memory is not to be trusted",
+            Self::Lost { .. } => {
+                "the same command again resumes the run; where the system killed it for memory, run \
+                                  fewer workers or a smaller microbatch"
+            }
+            Self::Late { .. } => {
+                "the same command again resumes the run; a contract for a slower machine has a larger \
+                                  /topology/collective/timeout_ms"
+            }
+            Self::Disagrees { .. } => {
+                "the same command again resumes the run; where it comes back, the worker's \
+                                       processor or memory is not to be trusted"
+            }
             Self::Failed { .. } => "mend what it names, then run the same command again; the run resumes",
         }
     }

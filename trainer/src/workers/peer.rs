@@ -99,7 +99,8 @@ impl Peer {
         clock: &Reading,
         inbox: &Sender<Arrival>,
     ) -> io::Result<()> {
-        let (mut stream, reading, inbox, worker) = (frames.try_clone()?, clock.clone(), inbox.clone(), self.worker);
+        let (mut stream, reading, inbox, worker) =
+            (frames.try_clone()?, clock.clone(), inbox.clone(), self.worker);
         let receive = move || {
             loop {
                 let frame = frames::read(&mut stream, max_bytes);
@@ -166,7 +167,12 @@ impl Peer {
                         if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
                     {
                         if clock.now_ms() > until_ms {
-                            return Err(WorkerError::Late { worker, step, how: "it took nothing", timeout_ms });
+                            return Err(WorkerError::Late {
+                                worker,
+                                step,
+                                how: "it took nothing",
+                                timeout_ms,
+                            });
                         }
                     }
                     Err(error) => return Err(self.lost(step, &error.to_string())),
@@ -179,7 +185,8 @@ impl Peer {
     /// That it is gone, with how its process ended where that is known.
     pub(super) fn lost(&mut self, step: u64, seen: &str) -> WorkerError {
         let ended = self.wait(EXIT_GRACE);
-        let how = ended.map_or_else(|| seen.to_owned(), |status| format!("{seen}; its process ended, {status}"));
+        let how =
+            ended.map_or_else(|| seen.to_owned(), |status| format!("{seen}; its process ended, {status}"));
         WorkerError::Lost { worker: self.worker, step, how }
     }
 

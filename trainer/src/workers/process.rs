@@ -121,7 +121,8 @@ fn connection(descriptor: std::os::fd::BorrowedFd<'_>) -> Result<UnixStream, Pro
 }
 
 fn send(stream: &mut UnixStream, kind: Kind, step: u64, payload: &[u8]) -> Result<(), ProcessError> {
-    let written = stream.write_all(&frames::header(kind, step, payload)).and_then(|()| stream.write_all(payload));
+    let written =
+        stream.write_all(&frames::header(kind, step, payload)).and_then(|()| stream.write_all(payload));
     written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ProcessError::Dismissed,
         _ => ProcessError::Io(error),
@@ -278,8 +279,9 @@ fn is_closed(mut beats: &UnixStream, wait: Duration) -> bool {
     }
     match beats.read_exact(&mut [0; 1]) {
         Ok(()) => true,
-        Err(error) => {
-            !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
-        }
+        Err(error) => !matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+        ),
     }
 }

@@ -155,7 +155,11 @@ fn a_run_by_workers_is_that_of_one_process_and_says_who_did_what() -> Result<()>
             assert!(bytes > 0);
             sent += bytes;
             let replicas = body["obs"]["replicas"].as_array().map_or(0, Vec::len);
-            assert_eq!(replicas, if step.is_multiple_of(2) { num_workers as usize } else { 0 }, "step {step}");
+            assert_eq!(
+                replicas,
+                if step.is_multiple_of(2) { num_workers as usize } else { 0 },
+                "step {step}"
+            );
         }
         assert_eq!(folder.bodies("attempt.end")?[0]["obs"]["cost"]["bytes_sent"], sent);
         assert_eq!(folder.bodies("run.end")?[0]["obs"]["cost"]["bytes_sent"], sent);
@@ -378,9 +382,10 @@ fn a_run_goes_on_with_another_number_of_workers_in_a_segment_of_its_own() -> Res
         let det = &halves.det;
         assert_eq!(entry.header.segment, Some(det.segment));
         assert_eq!(entry.header.step, Some(det.from_step));
-        let number: u32 = det.adjudication.as_deref().map_or(Ok(2), |text| {
-            text.strip_prefix("worker_count: ").unwrap_or_default().parse()
-        })?;
+        let number: u32 = det
+            .adjudication
+            .as_deref()
+            .map_or(Ok(2), |text| text.strip_prefix("worker_count: ").unwrap_or_default().parse())?;
         let identity = match det.adjudication {
             None => contract,
             Some(_) => {

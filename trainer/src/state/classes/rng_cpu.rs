@@ -77,7 +77,9 @@ impl Component for RngCpu {
         }
         let named = names(source.engine).iter().zip(streams);
         let step = source.derivation.step;
-        named.map(|(name, (key, blocks))| registry::json(class, name, &RngState { blocks, key, step })).collect()
+        named
+            .map(|(name, (key, blocks))| registry::json(class, name, &RngState { blocks, key, step }))
+            .collect()
     }
 
     fn restore(&self, shards: &Shards<'_>, target: &mut Target<'_>) -> Result<(), StateError> {
