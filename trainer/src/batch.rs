@@ -76,6 +76,12 @@ impl Microbatch {
         })
     }
 
+    /// Ids of its examples, in order.
+    #[must_use]
+    pub fn ids(&self) -> &[[u8; 32]] {
+        &self.ids
+    }
+
     /// Target tokens.
     #[must_use]
     pub fn num_tokens(&self) -> u64 {

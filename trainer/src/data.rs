@@ -162,6 +162,12 @@ impl ExampleSource {
         self.record(example).map(|record| record.num_targets)
     }
 
+    /// Ids of the first examples, in table order; fewer where there are fewer.
+    pub fn first_ids(&self, num_examples: u64) -> impl Iterator<Item = &[u8; 32]> {
+        let num_examples = usize::try_from(num_examples).unwrap_or(usize::MAX);
+        self.records.iter().take(num_examples).map(|record| &record.id)
+    }
+
     fn record(&self, example: u64) -> Result<&ExampleRecord, DataError> {
         let record = usize::try_from(example).ok().and_then(|index| self.records.get(index));
         record.ok_or_else(|| DataError::Record {

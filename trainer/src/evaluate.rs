@@ -8,7 +8,7 @@ use std::f64::consts::LN_2;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use schemas::contract::{EvaluationStream, Metric};
-use schemas::data::Split;
+use schemas::digest::Digest;
 
 use crate::batch::{Microbatch, Placement};
 use crate::engine::check::Unsupported;
@@ -17,6 +17,9 @@ use crate::engine::{Engine, EngineError};
 /// What an evaluation gave: the parts of an `eval` entry that it determines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvaluationOutcome {
+    /// BLAKE3 over the ids of the examples that were fed, in order; no entry
+    /// holds it.
+    pub ids: Digest,
     /// Examples, from the first of the table.
     pub num_examples: u64,
     /// Target tokens.
@@ -47,14 +50,10 @@ impl Engine {
                 requirement: requirement.to_owned(),
             })
         };
-        let source = match stream.split {
-            Split::Train => &self.train,
-            Split::Val => &self.val,
-            Split::Qualification => {
-                let requirement = "the trainer never reads the sealed set";
-                return Err(refuse("split", "qualification".to_owned(), requirement));
-            }
-        };
+        let source = self.source(stream.split).ok_or_else(|| {
+            let requirement = "the trainer never reads the sealed set";
+            refuse("split", "qualification".to_owned(), requirement)
+        })?;
         let parameters = self.view(stream.view)?;
         let Metric::BitsPerByte = stream.metric;
         let num_examples = stream.num_examples.unwrap_or_else(|| source.num_examples());
@@ -67,6 +66,7 @@ impl Engine {
         let mut total_nats = 0.0;
         let mut num_tokens = 0;
         let mut first = 0;
+        let mut ids = blake3::Hasher::new();
         while first < num_examples {
             if interrupt.load(Ordering::Relaxed) {
                 return Ok(None);
@@ -82,10 +82,12 @@ impl Engine {
                 .map_err(|error| EngineError::device("reading token losses", &error))?;
             total_nats = microbatch.add_targets(total_nats, &losses);
             num_tokens += microbatch.num_tokens();
+            ids.update(microbatch.ids().as_flattened());
             first = end;
         }
         let value = bits_per_byte(total_nats, num_tokens);
-        Ok(Some(EvaluationOutcome { num_examples, num_tokens, total_nats, value }))
+        let ids = Digest::blake3(*ids.finalize().as_bytes());
+        Ok(Some(EvaluationOutcome { ids, num_examples, num_tokens, total_nats, value }))
     }
 }
 

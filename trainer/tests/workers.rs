@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use burn::tensor::FloatDType;
 use schemas::body::{ObservedFault, WorkerShare};
 use schemas::contract::*;
 use schemas::data::Split;
@@ -38,7 +39,9 @@ fn start(fixture: &Fixture, engine: &Engine, folder: &Path, num_workers: u32) ->
         collective: fixture.contract.topology.collective.as_ref().context("several workers")?,
         contract: &fixture.contract,
         data: &fixture.data,
+        detects: fixture.contract.faults.detection.is_everywhere(),
         folder,
+        keeps_last: !fixture.contract.faults.plan.is_empty(),
         num_threads: 1,
         num_workers,
         parameters: &fixture.parameters,
@@ -256,11 +259,12 @@ fn a_worker_reads_only_the_examples_of_its_own_microbatches() -> Result<()> {
         .flat_map(|step| step * global + global / 2..(step + 1) * global)
         .map(|position| usize::try_from(order.example(position)).expect("a small table"))
         .collect();
-    let shard = &together.fixture.data.shards[0];
+    let shard = together.fixture.data.shards[0].clone();
+    let train = together.fixture.train.clone();
     assert_eq!(shard.split, Split::Train);
     let whole = std::fs::read(together.folder.path().join(&shard.path))?;
     let covered = |example: usize| {
-        let record = &together.fixture.train[example];
+        let record = &train[example];
         let first = usize::try_from(record.offset).expect("a small shard");
         first..=first + record.num_targets as usize
     };
@@ -401,13 +405,12 @@ fn a_replica_that_changed_is_named_before_its_step_is_over() -> Result<()> {
 }
 
 #[test]
-fn another_partition_gives_the_same_bits_once() -> Result<()> {
+fn another_partition_gives_the_same_bits() -> Result<()> {
     let mut together = Together::new((4, 4), |_| ())?;
     let mut alone = together.alone()?;
     for (num_workers, expected) in [(2, 2), (1, 1), (4, 4)] {
-        if num_workers < 4 {
-            together.collective.execute_with(num_workers);
-        }
+        together.collective.execute_with(num_workers);
+        assert_eq!(together.collective.num_executing(), num_workers);
         let (outcome, exchange) = together.update()?;
         assert_eq!(exchange.shares.len(), expected);
         assert_eq!(outcome, alone.step(&NEVER)?.context("a step")?);
@@ -416,6 +419,31 @@ fn another_partition_gives_the_same_bits_once() -> Result<()> {
     together.collective.execute_with(3);
     let error = together.fails()?;
     assert!(error.to_string().contains("4 microbatches cannot be shared by 3 workers"), "{error}");
+    Ok(())
+}
+
+/// State that changed in one process alone is another replica, until it is given
+/// to the others.
+#[test]
+fn state_that_changed_here_is_given_to_the_others() -> Result<()> {
+    let mut together = Together::new((2, 4), |contract| {
+        with_streams(contract);
+        contract.order = OrderPolicy::ShuffleBuffer { size: 3 };
+    })?;
+    let mut alone = together.alone()?;
+    together.check(1)?;
+    alone.step(&NEVER)?;
+    for engine in [&mut alone, &mut together.engine] {
+        engine.damage()?;
+        engine.reset_dropout_streams();
+        engine.move_cursor(3)?;
+        engine.compute_in(FloatDType::BF16);
+    }
+    assert!(together.collective.restate(&together.engine, &NEVER)?);
+    for _ in 0..2 {
+        assert_eq!(together.update()?.0, alone.step(&NEVER)?.context("a step")?);
+        assert_eq!(together.engine.capture()?, alone.capture()?);
+    }
     Ok(())
 }
 
@@ -434,10 +462,9 @@ fn an_interrupted_update_leaves_the_engine_as_it_was() -> Result<()> {
 #[test]
 fn the_class_of_streams_is_captured_once_for_each_worker() -> Result<()> {
     let together = Together::new((3, 3), with_streams)?;
-    let names: Vec<&str> = trainer::state::registry::component(StateClass::RngCpu)
+    let names = trainer::state::registry::component(StateClass::RngCpu)
         .context("a component")?
-        .shards_in(&together.engine)
-        .to_vec();
+        .shards_in(&together.engine);
     assert_eq!(names, ["rng_cpu.0.json", "rng_cpu.1.json", "rng_cpu.2.json"]);
     Ok(())
 }

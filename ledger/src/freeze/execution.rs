@@ -255,12 +255,7 @@ fn check_durability(contract: &Contract, problems: &mut Problems) {
 }
 
 fn check_faults(contract: &Contract, problems: &mut Problems) {
-    problems.require(
-        contract.faults.plan.is_empty(),
-        "/faults/plan",
-        format!("plans {} faults; expected []", contract.faults.plan.len()),
-        "the trainer of this edition injects no faults into itself",
-    );
+    super::faults::check(contract, problems);
     problems.require(
         contract.faults.detection.is_everywhere() || !contract.faults.plan.is_empty(),
         "/faults/detection",

@@ -7,7 +7,7 @@
 //! nothing is wrong, and nothing is ever overwritten.
 //!
 //! Limits that the trainer of this edition has (one process, binary32, no
-//! fault plan, no pruning) are refused here rather than at the first step,
+//! pruning) are refused here rather than at the first step,
 //! because a contract that cannot be executed is no contract.
 
 mod authority;
@@ -17,6 +17,7 @@ mod date;
 mod document;
 mod equivalence;
 mod execution;
+mod faults;
 mod files;
 mod initialization;
 mod keep;

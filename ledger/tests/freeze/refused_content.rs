@@ -425,9 +425,6 @@ fn what_the_trainer_of_this_edition_does_not_do() {
         json!({"rule": "evolution", "antithetic": true, "population": 8, "rank": null}),
         &["/credit/rule: is \"evolution\"; expected \"backpropagation\""],
     );
-    let fault =
-        json!({"fault": "worker_loss", "phase": "before_forward", "seed": "1", "step": 3, "worker": null});
-    check("/faults/plan", json!([fault]), &["/faults/plan: plans 1 faults; expected []"]);
     check_pointers(&[("/floors/free_disk_bytes", json!(1_u64 << 51))], &["/floors/free_disk_bytes"]);
     check_pointers(&[("/floors/free_memory_bytes", json!(1_u64 << 51))], &["/floors/free_memory_bytes"]);
     check_pointers(&[("/durability/max_unsynced_ms", json!(0))], &["/durability/max_unsynced_ms"]);

@@ -220,6 +220,12 @@ impl Drop for Staging {
 }
 
 impl Staged {
+    /// The staging folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Gives the folder its final name and flushes the store.
     ///
     /// # Errors

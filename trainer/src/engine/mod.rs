@@ -15,7 +15,9 @@
 //! - Norms and optimizer arithmetic: see [`crate::optimizer`].
 
 pub mod check;
+mod damage;
 pub mod gradients;
+mod inspect;
 pub mod replica;
 pub mod share;
 pub mod state;

@@ -145,6 +145,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Keeps no averages from here on: nobody looks at them in a replica.
+    pub fn forget_averages(&mut self) {
+        self.averages = None;
+    }
+
     /// Flips the lowest bit of one parameter, so that this replica is another
     /// one. For showing that it is found.
     ///

@@ -182,6 +182,11 @@ impl Engine {
         self.set_drawn(worker as usize, drawn_blocks);
     }
 
+    /// Lets every worker's stream of dropout masks begin again.
+    pub fn reset_dropout_streams(&mut self) {
+        self.masks.iter_mut().for_each(|stream| stream.drawn = 0);
+    }
+
     /// The shuffle buffer; `None` where the order is a function of the position.
     #[must_use]
     pub fn shuffle_buffer(&self) -> Option<&ShuffleBuffer> {

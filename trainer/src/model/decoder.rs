@@ -99,6 +99,12 @@ impl Decoder {
         Self { compute, ..self }
     }
 
+    /// dtype of the operands of matrix products.
+    #[must_use]
+    pub const fn compute(&self) -> FloatDType {
+        self.compute
+    }
+
     /// The shape.
     #[must_use]
     pub const fn shape(&self) -> &LlamaDecoder {

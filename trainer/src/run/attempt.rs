@@ -10,6 +10,7 @@ use schemas::body::{AttemptEndDet, AttemptEndObs, Body, CostTotals, Counters, Ha
 use schemas::ids::{AttemptId, LearnerId, SegmentId, WorkerId};
 
 use crate::checkpoint::roster::Roster;
+use crate::faults::Injector;
 use crate::workers::Collective;
 
 use super::costs::CostMeter;
@@ -36,6 +37,8 @@ pub struct Attempt {
     /// What it costs.
     pub costs: CostMeter,
     counters: Counters,
+    /// Faults that are planned; none in a run without such a plan.
+    pub faults: Option<Injector>,
     heart: Heart,
     /// Last completed step that the ledger was given, or the step that the
     /// attempt started from.
@@ -63,13 +66,14 @@ impl Attempt {
     ) -> Self {
         let heart = Heart::start(recorder.clone(), (attempt, segment), last_step);
         let waited = Duration::ZERO;
-        let collective = None;
+        let (collective, faults) = (None, None);
         Self {
             attempt,
             collective,
             console,
             costs,
             counters,
+            faults,
             heart,
             last_step,
             recorder,
@@ -77,6 +81,13 @@ impl Attempt {
             segment,
             waited,
         }
+    }
+
+    /// Whether the trainer looks for damage, as every run does whose contract
+    /// does not leave that to the validator.
+    #[must_use]
+    pub fn detects(&self) -> bool {
+        self.faults.as_ref().is_none_or(Injector::detects)
     }
 
     /// Cumulative counters after the last completed step.
@@ -124,21 +135,12 @@ impl Attempt {
         self.timed(|recorder| recorder.append(record).map(|_| ()))
     }
 
-    /// As [`Self::record`], of what one worker did, or in a segment that begins
-    /// with it.
+    /// As [`Self::record`], in the segment that the entry begins.
     ///
     /// # Errors
     /// When the ledger cannot be written.
-    pub fn record_of(
-        &mut self,
-        step: u64,
-        body: Body,
-        worker: Option<WorkerId>,
-        segment: Option<SegmentId>,
-    ) -> Result<(), RunError> {
-        let record = self.header(step, body);
-        let segment = segment.or(record.segment);
-        let record = Record { worker: worker.or(record.worker), segment, ..record };
+    pub fn record_in(&mut self, segment: SegmentId, step: u64, body: Body) -> Result<(), RunError> {
+        let record = Record { segment: Some(segment), ..self.header(step, body) };
         self.timed(|recorder| recorder.append(record).map(|_| ()))
     }
 
@@ -151,6 +153,24 @@ impl Attempt {
         self.timed(|recorder| recorder.append_durable(record).map(|_| ()))
     }
 
+    /// As [`Self::record`], of a worker.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub fn record_of(&mut self, worker: WorkerId, step: u64, body: Body) -> Result<(), RunError> {
+        let record = Record { worker: Some(worker), ..self.header(step, body) };
+        self.timed(|recorder| recorder.append(record).map(|_| ()))
+    }
+
+    /// As [`Self::record_durably`], of a worker.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub fn record_durably_of(&mut self, worker: WorkerId, step: u64, body: Body) -> Result<(), RunError> {
+        let record = Record { worker: Some(worker), ..self.header(step, body) };
+        self.timed(|recorder| recorder.append_durable(record).map(|_| ()))
+    }
+
     /// A hand for another thread, which appends entries of this attempt while
     /// the loop goes on.
     #[must_use]
@@ -159,6 +179,7 @@ impl Attempt {
             appended: Vec::new(),
             attempt: self.attempt,
             console: self.console.clone(),
+            faults: self.faults.as_ref().map(Injector::of_saves),
             recorder: self.recorder.clone(),
             segment: self.segment,
         }
@@ -199,6 +220,9 @@ impl Attempt {
                 self.counters = halves.det.counters;
                 self.last_step = step;
                 self.heart.step(step);
+                if let Some(injector) = &mut self.faults {
+                    injector.observe_step(step, &halves.det);
+                }
                 Some(WORKER)
             }
             _ => None,
@@ -266,6 +290,7 @@ pub struct Scribe {
     appended: Vec<(u64, Body)>,
     attempt: AttemptId,
     console: Console,
+    faults: Option<Injector>,
     recorder: Recorder,
     segment: SegmentId,
 }
@@ -307,5 +332,17 @@ impl Stages for Scribe {
         self.recorder.append_durable(record((self.attempt, self.segment), step, body.clone()))?;
         self.appended.push((step, body));
         Ok(())
+    }
+
+    fn append_durably_of(&mut self, worker: WorkerId, step: u64, body: Body) -> Result<(), RunError> {
+        let record =
+            Record { worker: Some(worker), ..record((self.attempt, self.segment), step, body.clone()) };
+        self.recorder.append_durable(record)?;
+        self.appended.push((step, body));
+        Ok(())
+    }
+
+    fn faults(&mut self) -> Option<&mut Injector> {
+        self.faults.as_mut()
     }
 }

@@ -12,6 +12,8 @@ use schemas::body::{
 use schemas::contract::Recovery;
 use serde::Serialize;
 
+use crate::{detect, faults};
+
 use super::attempt::Attempt;
 use super::costs;
 use super::error::{self, RunError};
@@ -188,8 +190,16 @@ fn finish(
     let contract = &frozen.contract;
     let (number, last_step, counters) = (attempt.attempt.0, attempt.last_step(), attempt.counters());
     let stream = select::stream(contract);
-    let winner = stream
+    let mut winner = stream
         .and_then(|stream| select::winner(&trained.candidates, stream.direction, contract.selection.tie));
+    if attempt.faults.is_some() {
+        winner = faults::selected(&mut attempt, last_step, &trained.candidates, winner)?;
+    }
+    if attempt.detects()
+        && let Err(mismatch) = detect::selection(contract, &trained.candidates, winner)
+    {
+        return fail(attempt, frozen, history, &mismatch.into());
+    }
     let target_met = winner.and_then(|winner| {
         let target = contract.quality_target.as_ref()?;
         let stream = contract.evaluation.streams.iter().find(|stream| stream.name == target.stream)?;
@@ -262,7 +272,10 @@ fn fail(
         }
     };
     attempt.dismiss();
-    attempt.record_of(last_step, body, failure.worker(), None)?;
+    match failure.worker() {
+        Some(worker) => attempt.record_of(worker, last_step, body)?,
+        None => attempt.record(last_step, body)?,
+    }
     let (recorder, cost) = attempt.end(Outcome::Failed, reason.clone())?;
     let run_ended = failure.ends_run();
     if run_ended {

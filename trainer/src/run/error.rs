@@ -7,10 +7,13 @@ use std::io;
 use schemas::body::ObservedFault;
 use schemas::contract::FaultKind;
 use schemas::ids::WorkerId;
+use schemas::state::StateClass;
 
 use crate::checkpoint::CheckpointError;
+use crate::detect::Mismatch;
 use crate::device::DeviceError;
 use crate::engine::EngineError;
+use crate::faults::PlanError;
 use crate::state::StateError;
 use crate::workers::WorkerError;
 
@@ -55,6 +58,12 @@ pub enum RunError {
     /// What is free cannot be found out.
     #[error("the contract's floors cannot be checked")]
     Floor(#[from] FloorError),
+    /// State is not what the record of the run gives.
+    #[error(transparent)]
+    Damaged(Box<Mismatch>),
+    /// A withheld plan of faults cannot be used.
+    #[error("the plan of faults cannot be used")]
+    Plan(#[from] PlanError),
     /// The system refused signal handlers or threads.
     #[error("the process cannot be set up")]
     Process(#[source] io::Error),
@@ -79,6 +88,12 @@ impl From<Refusal> for RunError {
     }
 }
 
+impl From<Mismatch> for RunError {
+    fn from(mismatch: Mismatch) -> Self {
+        Self::Damaged(Box::new(mismatch))
+    }
+}
+
 impl RunError {
     /// The fault that the error shows, for `fault.observed`; `None` where the
     /// error is no fault of storage, data or state.
@@ -86,6 +101,8 @@ impl RunError {
     pub const fn fault(&self) -> Option<ObservedFault> {
         match self {
             Self::Input(_) | Self::Engine(EngineError::Data(_)) => Some(ObservedFault::DataChanged),
+            Self::Damaged(mismatch) => Some(mismatch.fault),
+            Self::Checkpoint(CheckpointError::Digest { .. }) => Some(ObservedFault::CheckpointCorrupt),
             Self::Checkpoint(_) => Some(ObservedFault::StorageFailed),
             Self::Worker(error) => error.fault(),
             // The device, and not what was saved.
@@ -99,21 +116,33 @@ impl RunError {
         }
     }
 
-    /// The worker that the fault is about; `None` where it is about no one.
+    /// The family that the fault is taken for; `None` where the error does not
+    /// tell.
     #[must_use]
-    pub const fn worker(&self) -> Option<WorkerId> {
+    pub const fn cause(&self) -> Option<FaultKind> {
         match self {
-            Self::Worker(error) if error.fault().is_some() => Some(WorkerId(error.worker())),
+            Self::Damaged(mismatch) => Some(mismatch.cause),
+            Self::Worker(error) => error.cause(),
+            Self::Checkpoint(CheckpointError::Digest { .. }) => Some(FaultKind::SingleShardCorruption),
+            // A restored class that does not fit the run is what its loss looks like.
+            Self::State(StateError::Mismatch { class, .. } | StateError::Engine { class, .. }) => match class
+            {
+                StateClass::LossScaler => Some(FaultKind::LossScalerLoss),
+                StateClass::RngCpu => Some(FaultKind::RngStateLoss),
+                StateClass::Scheduler => Some(FaultKind::SchedulerStateLoss),
+                StateClass::Topology => Some(FaultKind::TopologyChange),
+                _ => None,
+            },
             _ => None,
         }
     }
 
-    /// The family that the fault is taken for; `None` where what was seen does
-    /// not tell.
+    /// The worker that it is about, where it is about one's state.
     #[must_use]
-    pub const fn cause(&self) -> Option<FaultKind> {
+    pub const fn worker(&self) -> Option<WorkerId> {
         match self {
-            Self::Worker(error) => error.cause(),
+            Self::Damaged(mismatch) => Some(WorkerId(mismatch.worker)),
+            Self::Worker(error) if error.fault().is_some() => Some(WorkerId(error.worker())),
             _ => None,
         }
     }
@@ -137,6 +166,7 @@ impl RunError {
         !matches!(
             self,
             Self::Checkpoint(_)
+                | Self::Damaged(_)
                 | Self::Floor(_)
                 | Self::NotFinite { .. }
                 | Self::Worker(_)
@@ -168,6 +198,11 @@ impl RunError {
                 Some("restore the frozen file, then run the same command again; the run resumes")
             }
             Self::Worker(error) => Some(error.hint()),
+            Self::Damaged(_) => Some(
+                "the same command again resumes the run from a checkpoint before the damage, where its contract \
+                 recovers; if it comes back, look for what changes the state",
+            ),
+            Self::Plan(_) => Some("correct the file, or unset LEDGER_FAULT_PLAN"),
             Self::Checkpoint(CheckpointError::Store(error)) => Some(error.hint()),
             Self::Checkpoint(_) => Some("make room or repair the store, then run the same command again"),
             Self::State(_) => Some("the checkpoint was not written by this run; `ledger audit` says more"),

@@ -102,6 +102,8 @@ pub struct History {
     pub end: Option<RunEndDet>,
     /// Value by stream and step; of one step the latest evaluation.
     pub evaluations: BTreeMap<String, BTreeMap<u64, f64>>,
+    /// Steps whose newest entry says that the loss scaler found an overflow.
+    pub overflows: BTreeSet<u64>,
     /// The selection, where an attempt made it and then vanished; none where a
     /// candidate was admitted since, because it was of another family.
     pub selected: Option<Halves<CandidateSelectedDet, CandidateObs>>,
@@ -130,6 +132,8 @@ impl History {
             Body::RunEnd(halves) => self.end = Some(halves.det.clone()),
             Body::AttemptStart(halves) => {
                 self.num_threads.get_or_insert(halves.obs.plan.num_threads);
+                // What lies behind the step that it starts from is executed again.
+                self.overflows.retain(|step| *step <= halves.det.from_step);
                 let from = halves.det.resumed_from.as_ref();
                 self.counters = from
                     .and_then(|point| self.checkpoints.get(&point.checkpoint))
@@ -154,6 +158,9 @@ impl History {
             }
             Body::Step(halves) => {
                 self.counters = halves.det.counters;
+                if halves.det.overflow.as_ref().is_some_and(|overflow| overflow.found) {
+                    self.overflows.extend(entry.header.step);
+                }
                 if let Some(attempt) = self.header_attempt(entry) {
                     attempt.last_step = entry.header.step.unwrap_or(attempt.last_step);
                     attempt.cost.num_steps_executed += 1;

@@ -47,6 +47,7 @@ use schemas::contract::{Contract, Device, Dtype, PermittedRewrite, Recovery};
 use crate::checkpoint::roster::Roster;
 use crate::device;
 use crate::engine::{Engine, EngineConfig};
+use crate::faults::{self, Injector};
 use crate::identity::{self, Identity};
 use crate::store::working_folder;
 use crate::workers::{Collective, Plan};
@@ -248,7 +249,7 @@ fn refuse_by_history(
         _ => return Ok(None),
     };
     for past in struck {
-        recorder.append(Record::new(recovery::vanished(past)).step(past.last_step))?;
+        recorder.append(Record::new(recovery::vanished(past, history)).step(past.last_step))?;
     }
     console.say(&format!("Ending run {}: {refusal}", frozen.run));
     conclude::end_without_attempt(recorder, frozen, history, outcome, &refusal).map(Some)
@@ -294,7 +295,7 @@ fn execute(
     let mut attempt = Attempt::new(in_segment, from, recorder, roster, costs, console);
     for (segment, body) in entered.starts {
         let Body::SegmentStart(halves) = &body else { continue };
-        attempt.record_of(halves.det.from_step, body, None, Some(segment))?;
+        attempt.record_in(segment, halves.det.from_step, body)?;
     }
     let places = Places { data: options.data.as_deref(), ledger: &ledger_folder };
     let given = Given {
@@ -330,6 +331,7 @@ fn work(
 ) -> Result<Trained, RunError> {
     let contract = &frozen.contract;
     let Given { identity, interrupt, num_workers, .. } = given;
+    attempt.faults = Injector::open(frozen, reader)?;
     let store = places.ledger.join(working_folder(&contract.checkpoints.store));
     recovery::record(attempt, history, &resume, &frozen.run, &store)?;
     stored::clean(attempt, history, frozen);
@@ -357,7 +359,9 @@ fn work(
             collective,
             contract,
             data: &loaded.data,
+            detects: attempt.detects(),
             folder: &loaded.folder,
+            keeps_last: attempt.faults.is_some(),
             num_threads: u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX),
             num_workers,
             parameters: &loaded.parameters,
@@ -367,6 +371,9 @@ fn work(
         let started = Collective::start(&plan, &engine, interrupt.flag())?;
         let Some(started) = started else { return Ok(Trained::interrupted(interrupt.received())) };
         attempt.collective = Some(started);
+    }
+    if attempt.faults.is_some() && resume.checkpoint.is_some() {
+        faults::restored(attempt, &mut engine, contract, resume.step)?;
     }
     let context = Loop {
         frozen,

@@ -10,8 +10,10 @@ use schemas::ids::CandidateId;
 use schemas::number::Float;
 use schemas::state::StateDigest;
 
+use crate::detect;
 use crate::engine::{Engine, StepOutcome};
 use crate::evaluate::EvaluationOutcome;
+use crate::faults;
 use crate::workers::Exchange;
 
 use super::attempt::Attempt;
@@ -92,7 +94,14 @@ pub(super) fn evaluate<'a>(
     interrupt: &Interrupt,
 ) -> Result<Option<Evaluated<'a>>, RunError> {
     let started = Instant::now();
-    let outcome = engine.evaluate(stream, interrupt.flag())?;
+    let struck = match attempt.faults.is_some() {
+        true => faults::evaluated(attempt, engine, stream)?,
+        false => None,
+    };
+    let outcome = engine.evaluate(struck.as_ref().unwrap_or(stream), interrupt.flag())?;
+    if let (true, Some(outcome)) = (attempt.detects(), &outcome) {
+        detect::evaluation(engine, stream, outcome)?;
+    }
     let duration = started.elapsed();
     attempt.costs.eval(duration);
     Ok(outcome.map(|outcome| Evaluated { duration, outcome, stream }))

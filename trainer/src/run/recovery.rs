@@ -14,30 +14,40 @@ use schemas::body::{
     Body, CheckpointDet, CheckpointFailedObs, FaultObservedDet, FaultObservedObs, FaultRecoveredDet,
     FaultRecoveredObs, Halves, ObservedFault,
 };
+use schemas::contract::FaultKind;
 use schemas::ids::{AttemptId, CheckpointId, RunId};
 use schemas::state::CheckpointManifest;
 
-use crate::checkpoint::{MANIFEST_NAME, staging_name};
+use crate::checkpoint::{CheckpointError, MANIFEST_NAME, staging_name};
 
 use super::attempt::Attempt;
 use super::error::{self, RunError};
 use super::history::{History, PastAttempt, PastCheckpoint, Progress};
 use super::resume::ResumeState;
 
-/// `fault.observed` of an attempt that vanished.
+/// `fault.observed` of an attempt that vanished. Where it left a save half-way,
+/// whether that or the rest of it was interrupted is not known.
 #[must_use]
-pub fn vanished(past: &PastAttempt) -> Body {
-    observed(past, ObservedFault::AttemptVanished, None, "the attempt left no terminal entry".to_owned())
+pub fn vanished(past: &PastAttempt, history: &History) -> Body {
+    let is_saving = history.unfinished_checkpoints().any(|known| known.attempt == past.attempt);
+    let cause = (!is_saving).then_some(FaultKind::WorkerLoss);
+    let description = "the attempt left no terminal entry".to_owned();
+    observed(past, (ObservedFault::AttemptVanished, cause), None, description)
 }
 
 fn observed(
     past: &PastAttempt,
-    fault: ObservedFault,
+    (fault, cause): (ObservedFault, Option<FaultKind>),
     checkpoint: Option<CheckpointId>,
     description: String,
 ) -> Body {
-    let det = FaultObservedDet { attempt: past.attempt, cause: None, fault, last_step: past.last_step };
+    let det = FaultObservedDet { attempt: past.attempt, cause, fault, last_step: past.last_step };
     Body::FaultObserved(Box::new(Halves { det, obs: FaultObservedObs { checkpoint, description } }))
+}
+
+/// Whether bytes are there, and others than were recorded.
+const fn changed(error: &CheckpointError) -> bool {
+    matches!(error, CheckpointError::Digest { .. })
 }
 
 /// Records what happened to earlier attempts and cleans up after them.
@@ -56,7 +66,7 @@ pub fn record(
     let mut struck: BTreeMap<AttemptId, &PastAttempt> =
         history.attempts.iter().filter(|past| past.has_open_fault).map(|past| (past.attempt, past)).collect();
     for past in history.vanished() {
-        attempt.record(resume.step, vanished(past))?;
+        attempt.record(resume.step, vanished(past, history))?;
         struck.insert(past.attempt, past);
     }
     let past = |wanted: AttemptId| history.attempts.iter().find(|past| past.attempt == wanted);
@@ -64,7 +74,8 @@ pub fn record(
         let Some(saver) = past(unusable.record.attempt) else { continue };
         let checkpoint = Some(unusable.record.checkpoint.clone());
         let description = error::chain(&unusable.error);
-        let body = observed(saver, ObservedFault::CheckpointCorrupt, checkpoint, description);
+        let cause = changed(&unusable.error).then_some(FaultKind::SingleShardCorruption);
+        let body = observed(saver, (ObservedFault::CheckpointCorrupt, cause), checkpoint, description);
         attempt.record(resume.step, body)?;
         struck.insert(saver.attempt, saver);
     }
@@ -73,7 +84,8 @@ pub fn record(
         let Some(saver) = past(known.attempt) else { continue };
         let description = format!("it stopped after {:?}", known.progress);
         let checkpoint = Some(known.checkpoint.clone());
-        let body = observed(saver, ObservedFault::CheckpointIncomplete, checkpoint, description);
+        let fault = (ObservedFault::CheckpointIncomplete, Some(FaultKind::CheckpointWriteInterruption));
+        let body = observed(saver, fault, checkpoint, description);
         attempt.record(resume.step, body)?;
         struck.insert(saver.attempt, saver);
     }

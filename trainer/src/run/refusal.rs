@@ -261,9 +261,6 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
     if contract.checkpoints.every_steps == 0 {
         return unsupported("/checkpoints/every_steps", &0);
     }
-    if !contract.faults.plan.is_empty() {
-        return unsupported("/faults/plan", &contract.faults.plan);
-    }
     if let Some(extension) = contract.extensions.iter().find(|extension| extension.critical) {
         return unsupported("/extensions", &extension.name);
     }

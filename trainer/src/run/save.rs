@@ -15,9 +15,9 @@ use schemas::body::{
     AnomalyObs, Body, CheckpointCommittedDet, CheckpointCommittedObs, CheckpointDet, CheckpointFailedObs,
     CheckpointObs, Halves,
 };
-use schemas::contract::ParameterView;
+use schemas::contract::{FaultPhase, ParameterView};
 use schemas::digest::Digest;
-use schemas::ids::{AttemptId, CheckpointId};
+use schemas::ids::{AttemptId, CheckpointId, WorkerId};
 use schemas::model_index::MODEL_INDEX_NAME;
 use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
 
@@ -29,6 +29,7 @@ use crate::checkpoint::writer::{Committed, Staged, Staging};
 use crate::checkpoint::{
     AVERAGES_NAME, CONFIG_NAME, CheckpointError, MODEL_NAME, OPTIMIZER_NAME, checkpoint_id,
 };
+use crate::faults::{self, Injector};
 use crate::state::anomaly::{self, SinceLast, UpdatedShards};
 use crate::state::registry::{CapturedState, Content};
 use crate::state::{StateError, split};
@@ -132,6 +133,15 @@ pub trait Stages {
     /// # Errors
     /// When the ledger cannot be written.
     fn append_durably(&mut self, step: u64, body: Body) -> Result<(), RunError>;
+
+    /// As [`Self::append_durably`], of a worker.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    fn append_durably_of(&mut self, worker: WorkerId, step: u64, body: Body) -> Result<(), RunError>;
+
+    /// The faults that are planned; none in a run without such a plan.
+    fn faults(&mut self) -> Option<&mut Injector>;
 }
 
 impl Stages for Attempt {
@@ -149,6 +159,14 @@ impl Stages for Attempt {
 
     fn append_durably(&mut self, step: u64, body: Body) -> Result<(), RunError> {
         self.record_durably(step, body)
+    }
+
+    fn append_durably_of(&mut self, worker: WorkerId, step: u64, body: Body) -> Result<(), RunError> {
+        self.record_durably_of(worker, step, body)
+    }
+
+    fn faults(&mut self) -> Option<&mut Injector> {
+        self.faults.as_mut()
     }
 }
 
@@ -235,13 +253,15 @@ fn write(
     let step = snapshot.state.step;
 
     // Staged.
-    let staged = write_staging(stages.attempt(), snapshot, store, base, checkpoint)?;
+    let staged = write_staging(stages, snapshot, store, base, checkpoint)?;
     stages.append(step, Body::CheckpointStaged(Box::new(stage(step, checkpoint, requested.elapsed()))))?;
     failpoint::pass("checkpoint.staged");
+    faults::in_save(stages, FaultPhase::Staged, step, Some((staged.folder(), &staged.manifest)))?;
 
     // Durably committed.
     let committed = staged.commit()?;
     failpoint::pass("checkpoint.renamed");
+    faults::in_save(stages, FaultPhase::Renamed, step, None)?;
     let remote = upload(stages, snapshot, &committed, checkpoint)?;
     let model = weights(&committed.manifest)?.digest;
     let config = shard(&committed.manifest, StateClass::Model, CONFIG_NAME)?.digest;
@@ -275,6 +295,8 @@ fn write(
     let body = Body::CheckpointValidated(Box::new(stage(step, checkpoint, renamed.elapsed())));
     stages.append_durably(step, body)?;
     failpoint::pass("checkpoint.validated");
+    let stored = (committed.folder.as_path(), &committed.manifest);
+    faults::in_save(stages, FaultPhase::Validated, step, Some(stored))?;
     let averages = manifest::shard(&committed.manifest, StateClass::Averages, AVERAGES_NAME);
     Ok(Saved {
         anomalies: anomalies.iter().map(anomaly::describe).collect(),
@@ -353,7 +375,7 @@ fn committed_body(
 
 /// Writes every captured class into a staging folder.
 fn write_staging(
-    attempt: AttemptId,
+    stages: &mut dyn Stages,
     snapshot: &Snapshot<'_>,
     store: &Path,
     base: Option<&Base>,
@@ -361,6 +383,7 @@ fn write_staging(
 ) -> Result<Staged, RunError> {
     let contract = &snapshot.frozen.contract;
     let mut staging = Staging::begin(store, checkpoint)?;
+    let mut is_first = true;
     for (class, shards) in &snapshot.state.classes {
         let mut digests = std::collections::BTreeMap::new();
         for shard in shards {
@@ -374,10 +397,13 @@ fn write_staging(
             };
             digests.insert(shard.name, digest);
             failpoint::pass("shard.written");
+            if std::mem::take(&mut is_first) {
+                faults::in_save(stages, FaultPhase::ShardWritten, snapshot.state.step, None)?;
+            }
         }
     }
     let header = ManifestHeader {
-        attempt,
+        attempt: stages.attempt(),
         checkpoint,
         contract: snapshot.frozen.digest,
         declarations: &contract.state_classes,

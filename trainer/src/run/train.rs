@@ -19,12 +19,14 @@ use ledger::FrozenContract;
 use schemas::body::Outcome;
 use schemas::contract::{CompilerPlan, EvaluationStream, MidAccumulation, SaveMode};
 
+use crate::detect::Detectors;
 use crate::engine::Engine;
+use crate::faults;
 use crate::state::anomaly::SinceLast;
 use crate::state::registry::{self, CapturedState, Source};
 use crate::state::{Derivation, SelectionTracker};
 use crate::store::working_folder;
-use crate::workers::Exchange;
+use crate::workers::{Collective, Exchange};
 
 use super::attempt::Attempt;
 use super::calendar;
@@ -136,6 +138,8 @@ pub struct Training<'a> {
     /// top.
     window_bytes: u64,
     context: Loop<'a>,
+    /// Unless the contract leaves looking for damage to the validator.
+    detectors: Option<Detectors>,
     /// When what is free was read last.
     floors_read: Option<Instant>,
     pending: Option<Pending>,
@@ -186,6 +190,7 @@ impl<'a> Training<'a> {
         let contract = &context.frozen.contract;
         let step = resume.step;
         let resumed = resume.checkpoint.as_ref().map(Saved::from_located).transpose()?;
+        let from = resumed.is_some().then_some(step);
         let of_averages = if contract.averages.is_some() { BYTES_PER_AVERAGE } else { 0 };
         let initial_bytes = context.num_parameters * (BYTES_PER_PARAMETER + of_averages);
         attempt.console.start_steps(step, calendar::last_step_bound(contract));
@@ -196,6 +201,7 @@ impl<'a> Training<'a> {
             window_bytes: context.num_parameters * BYTES_PER_SUM * calendar::max_sums(contract),
             checkpoint_bytes: resumed.as_ref().map_or(initial_bytes, Saved::num_new_bytes),
             context: *context,
+            detectors: attempt.detects().then(|| Detectors::new(contract, context.history, from)),
             floors_read: None,
             pending: None,
             since: resumed.as_ref().map(|saved| SinceLast::after(saved.updated())).unwrap_or_default(),
@@ -325,6 +331,21 @@ impl<'a> Training<'a> {
         ending
     }
 
+    /// Tells what goes by evaluations: selection, schedules, and who compares
+    /// them.
+    fn observe(&mut self, engine: &mut Engine, evaluated: &[Evaluated<'_>]) {
+        for Evaluated { outcome, stream, .. } in evaluated {
+            engine.observe_evaluation(&stream.name, outcome.value);
+            if let Some(detectors) = &mut self.detectors {
+                detectors.observe_evaluation(&stream.name, outcome.value);
+            }
+        }
+        let tracked = evaluated.iter().find(|evaluation| evaluation.stream.name == self.selection.stream());
+        if let Some(evaluation) = tracked {
+            self.selection.observe(self.step, evaluation.outcome.value);
+        }
+    }
+
     #[allow(clippy::too_many_lines, reason = "the loop reads top to bottom in one place")]
     fn advance(&mut self, attempt: &mut Attempt, engine: &mut Engine) -> Result<Option<Ending>, RunError> {
         let Loop { frozen, history, interrupt, ledger_folder, .. } = self.context;
@@ -364,7 +385,7 @@ impl<'a> Training<'a> {
         if is_interrupted {
             return Ok(Some(Ending::Interrupted(interrupt.received())));
         }
-        observe(&mut self.selection, engine, step, &evaluated);
+        self.observe(engine, &evaluated);
 
         // ---------------------------------------------------------------- Stop
         // Not the totals: they read /proc, which costs more than the record of a step.
@@ -392,7 +413,7 @@ impl<'a> Training<'a> {
             }
             // What was known when the state was saved, the state has seen.
             for evaluation in evaluated[first_missing..].iter().filter(|of| !is_known(of.stream)) {
-                observe(&mut self.selection, engine, step, std::slice::from_ref(evaluation));
+                self.observe(engine, std::slice::from_ref(evaluation));
             }
         }
         for evaluation in &evaluated {
@@ -496,6 +517,19 @@ impl<'a> Training<'a> {
 
         // -------------------------------------------------------------- Update
         let started = Instant::now();
+        if attempt.faults.is_some() {
+            faults::before_forward(attempt, engine, contract, step + 1)?;
+        }
+        if let Some(detectors) = &mut self.detectors {
+            detectors.before_update(engine)?;
+            let executing = attempt.collective.as_ref().map_or(1, Collective::num_executing);
+            Detectors::check_workers(executing, self.context.num_workers)?;
+        }
+        if attempt.faults.is_some()
+            && !faults::before_exchange(attempt, engine, contract, step + 1, interrupt.flag())?
+        {
+            return self.interrupted(attempt, engine);
+        }
         let update = match &mut attempt.collective {
             Some(collective) => collective.update(engine, interrupt.flag())?,
             None => engine.step(interrupt.flag())?.map(|outcome| (outcome, Exchange::default())),
@@ -504,6 +538,12 @@ impl<'a> Training<'a> {
             return self.interrupted(attempt, engine);
         };
         self.step += 1;
+        if attempt.faults.is_some() {
+            faults::after_update(attempt, engine, contract, self.step)?;
+        }
+        if let Some(detectors) = &mut self.detectors {
+            detectors.after_update(engine, &outcome)?;
+        }
         self.since.update(&outcome);
         self.pending = Some(Pending { duration: started.elapsed(), exchange, outcome });
         Ok(None)
@@ -517,15 +557,4 @@ fn surviving_candidates(history: &History, step: u64) -> BTreeMap<u64, PastCandi
         |candidate: &&PastCandidate| candidate.det.step <= step && !ended.contains(&candidate.checkpoint);
     let standing = history.candidates.values().filter(stands).cloned();
     standing.map(|candidate| (candidate.det.step, candidate)).collect()
-}
-
-/// Tells what goes by evaluations: selection, and schedules.
-fn observe(selection: &mut SelectionTracker, engine: &mut Engine, step: u64, evaluated: &[Evaluated<'_>]) {
-    for evaluation in evaluated {
-        engine.observe_evaluation(&evaluation.stream.name, evaluation.outcome.value);
-    }
-    let tracked = evaluated.iter().find(|evaluation| evaluation.stream.name == selection.stream());
-    if let Some(evaluation) = tracked {
-        selection.observe(step, evaluation.outcome.value);
-    }
 }

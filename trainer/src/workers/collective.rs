@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use corpus::examples::ExampleTable;
+use rustix::process::{Signal, getpid, kill_process};
 use schemas::body::{Credit, ReplicaDigest, WorkerShare};
 use schemas::contract::{self, Contract};
 use schemas::data::DataManifest;
@@ -25,7 +26,7 @@ use super::Exchange;
 use super::clock::Clock;
 use super::error::WorkerError;
 use super::frames::{Frame, FrameError, Kind};
-use super::message::{self, Failure, Setup, State, Update, WorkerFault};
+use super::message::{self, Failure, FaultPlace, Setup, State, Update, WorkerFault};
 use super::peer::{Arrival, Peer};
 use crate::engine::share::{self, Share};
 use crate::engine::{Engine, EngineError, StepOutcome};
@@ -49,6 +50,10 @@ pub struct Plan<'a> {
     pub card: &'a PolicyCard,
     /// How workers exchange.
     pub collective: &'a contract::Collective,
+    /// Whether sums that a worker gave before are looked for.
+    pub detects: bool,
+    /// Whether workers keep what they gave last, for faults that give it again.
+    pub keeps_last: bool,
     /// The run's contract.
     pub contract: &'a Contract,
     /// The manifest of the data.
@@ -84,8 +89,10 @@ pub struct Collective {
     keeps_last: bool,
     /// This process's share of the update before, where it is kept.
     last: Option<Share>,
-    /// Of an undeclared repartition of the next update.
-    next_num_workers: Option<u32>,
+    /// The last update that was executed together.
+    last_step: Option<u64>,
+    /// Those that have microbatches; all, unless a fault says otherwise.
+    num_executing: u32,
     num_workers: u32,
     orders: BTreeMap<u32, WorkerFault>,
     /// From worker 1 on.
@@ -111,18 +118,18 @@ impl Collective {
         for worker in 1..plan.num_workers {
             peers.push(Peer::start(&program, worker, max_bytes, &clock.reading(), &sender)?);
         }
-        let looks = plan.contract.faults.detection.is_everywhere();
         let mut collective = Self {
             clock,
             config: plan.collective.clone(),
             inbox,
-            keeps_last: cfg!(feature = "failpoints") || !plan.contract.faults.plan.is_empty(),
+            keeps_last: plan.keeps_last,
             last: None,
-            next_num_workers: None,
+            last_step: None,
+            num_executing: plan.num_workers,
             num_workers: plan.num_workers,
             orders: BTreeMap::new(),
             peers,
-            remembered: looks.then(|| vec![BTreeSet::new(); plan.num_workers as usize]),
+            remembered: plan.detects.then(|| vec![BTreeSet::new(); plan.num_workers as usize]),
         };
         Ok(collective.set_up(plan, engine, max_bytes, interrupt)?.then_some(collective))
     }
@@ -136,7 +143,6 @@ impl Collective {
         interrupt: &AtomicBool,
     ) -> Result<bool, RunError> {
         let table = ExampleTable { records: engine.train.records().to_vec() }.to_bytes();
-        let replica = engine.replica()?;
         let step = engine.step_number();
         let patience_ms = self.config.timeout_ms.max(START_MS);
         let until = (self.clock.now_ms() + u64::from(patience_ms), patience_ms);
@@ -155,9 +161,33 @@ impl Collective {
                 timeout_ms: self.config.timeout_ms,
                 worker,
             };
-            let state = State { position: engine.position(worker), shuffle: engine.shuffle_state() };
             self.send(index, step, Kind::Setup, &json(&setup)?, until)?;
             self.send(index, step, Kind::Examples, &table, until)?;
+        }
+        self.give_state(engine, until, interrupt)
+    }
+
+    /// Gives every worker the state of this process's engine again, where
+    /// something changed it here alone. `false` when a signal came.
+    ///
+    /// # Errors
+    /// When a worker does not come to the same state.
+    pub fn restate(&mut self, engine: &Engine, interrupt: &AtomicBool) -> Result<bool, RunError> {
+        let until = (self.clock.now_ms() + u64::from(self.config.timeout_ms), self.config.timeout_ms);
+        self.give_state(engine, until, interrupt)
+    }
+
+    fn give_state(
+        &mut self,
+        engine: &Engine,
+        until: (u64, u32),
+        interrupt: &AtomicBool,
+    ) -> Result<bool, RunError> {
+        let (step, replica) = (engine.step_number(), engine.replica()?);
+        for index in 0..self.peers.len() {
+            let position = engine.position(index_of(index));
+            let compute = message::Compute::of(engine.compute_dtype());
+            let state = State { compute, position, shuffle: engine.shuffle_state() };
             self.send(index, step, Kind::State, &json(&state)?, until)?;
             self.send(index, step, Kind::Replica, &replica, until)?;
         }
@@ -165,17 +195,29 @@ impl Collective {
         Ok(self.replicas(own, step, until, interrupt)?.is_some())
     }
 
-    /// Lets a worker do something to itself in the next update. Of worker 0,
-    /// which is this process, only a stale share can be ordered.
+    /// Lets a worker do something to itself in the next update. Worker 0, which
+    /// is this process, can give a stale share, or die behind its last microbatch.
     pub fn order(&mut self, worker: u32, fault: WorkerFault) {
         self.orders.insert(worker, fault);
     }
 
-    /// Lets the next update be executed by another number of workers than the
-    /// attempt says, at most as many; a number that does not divide the
-    /// microbatches is an error of that update.
+    /// Lets updates be executed by another number of workers than the attempt
+    /// says, at most as many, from the next one on; a number that does not divide
+    /// the microbatches is an error of the update.
     pub fn execute_with(&mut self, num_workers: u32) {
-        self.next_num_workers = Some(num_workers);
+        self.num_executing = num_workers.clamp(1, self.num_workers);
+    }
+
+    /// Workers that execute microbatches.
+    #[must_use]
+    pub const fn num_executing(&self) -> u32 {
+        self.num_executing
+    }
+
+    /// Whether the workers executed this update, and could give its share again.
+    #[must_use]
+    pub fn has_executed(&self, step: u64) -> bool {
+        self.last_step == Some(step)
     }
 
     /// Processes, this one included.
@@ -220,7 +262,7 @@ impl Collective {
         }
         let own_range = ranges.first().cloned().unwrap_or(0..0);
         let Some(own) = engine.execute_share(0, own_range, interrupt)? else { return Ok(None) };
-        let own = self.own(own, orders.get(&0).copied());
+        let own = self.own(own, orders.get(&0).copied())?;
         let Some(given) = self.gather(engine, step, own, &ranges, until, interrupt)? else { return Ok(None) };
 
         // In the order of microbatches.
@@ -246,6 +288,7 @@ impl Collective {
         let never = AtomicBool::new(false);
         let outcome = engine.step(&never)?;
         let Some(outcome) = outcome else { return Ok(None) };
+        self.last_step = Some(step);
         self.look_back(step, &exchange, &outcome)?;
         if wants_digest {
             let own = engine.replica_digest()?;
@@ -255,8 +298,8 @@ impl Collective {
     }
 
     /// Microbatches of each worker; of none for those that are left out.
-    fn ranges(&mut self, num_microbatches: u32, step: u64) -> Result<Vec<Range<u32>>, RunError> {
-        let num_workers = self.next_num_workers.take().unwrap_or(self.num_workers).clamp(1, self.num_workers);
+    fn ranges(&self, num_microbatches: u32, step: u64) -> Result<Vec<Range<u32>>, RunError> {
+        let num_workers = self.num_executing;
         if !num_microbatches.is_multiple_of(num_workers) {
             let reason = format!("{num_microbatches} microbatches cannot be shared by {num_workers} workers");
             return Err(WorkerError::Disagrees { worker: 0, step, reason, is_stale: false }.into());
@@ -268,14 +311,17 @@ impl Collective {
 
     /// This process's share, or the sums of the one before where that is
     /// ordered.
-    fn own(&mut self, mut share: Share, order: Option<WorkerFault>) -> Given {
+    fn own(&mut self, mut share: Share, order: Option<WorkerFault>) -> Result<Given, RunError> {
+        if order == Some(WorkerFault::Die(FaultPlace::AfterBackward)) {
+            kill_process(getpid(), Signal::KILL).map_err(|error| RunError::Process(error.into()))?;
+        }
         let fresh = self.keeps_last.then(|| share.clone());
         if let (Some(WorkerFault::Stale { .. }), Some(last)) = (order, self.last.take()) {
             share.blocks = last.blocks;
         }
         self.last = fresh;
         let gradients = share::digest_blocks(&share.blocks);
-        Given { at: Instant::now(), bytes_sent: 0, gradients, share }
+        Ok(Given { at: Instant::now(), bytes_sent: 0, gradients, share })
     }
 
     /// Waits for the shares of all workers that have microbatches.

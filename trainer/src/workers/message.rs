@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
+use burn::tensor::FloatDType;
 use schemas::contract::Contract;
 use schemas::data::DataManifest;
 use schemas::parameters::ParameterManifest;
@@ -34,10 +35,39 @@ pub(super) struct Setup {
     pub(super) worker: u32,
 }
 
+/// dtype of the operands of matrix products in updates. It is the contract's,
+/// unless a fault changed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Compute {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl Compute {
+    pub(super) const fn of(dtype: FloatDType) -> Self {
+        match dtype {
+            FloatDType::BF16 => Self::Bf16,
+            FloatDType::F16 => Self::F16,
+            _ => Self::F32,
+        }
+    }
+
+    pub(super) const fn dtype(self) -> FloatDType {
+        match self {
+            Self::F32 => FloatDType::F32,
+            Self::Bf16 => FloatDType::BF16,
+            Self::F16 => FloatDType::F16,
+        }
+    }
+}
+
 /// Where the run stands when a worker joins it, but for tensors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
+    pub(super) compute: Compute,
     pub(super) position: Position,
     /// None where the order is a function of the position.
     pub(super) shuffle: Option<ShuffleState>,

@@ -97,7 +97,7 @@ pub fn run(parent: u32) -> Result<(), ProcessError> {
     };
     loop {
         let step = worker.engine.step_number() + 1;
-        if let Err(error) = worker.update(&mut stream) {
+        if let Err(error) = worker.obey(&mut stream) {
             return tell(&mut stream, step, error);
         }
     }
@@ -137,9 +137,8 @@ fn receive(stream: &mut UnixStream, kind: Kind, max_bytes: u64) -> Result<Frame,
     Ok(frame)
 }
 
-fn document<T: DeserializeOwned>(stream: &mut UnixStream, kind: Kind) -> Result<(u64, T), ProcessError> {
-    let frame = receive(stream, kind, MAX_SETUP_BYTES)?;
-    Ok((frame.step, serde_json::from_slice(&frame.payload)?))
+fn document<T: DeserializeOwned>(stream: &mut UnixStream, kind: Kind) -> Result<T, ProcessError> {
+    Ok(serde_json::from_slice(&receive(stream, kind, MAX_SETUP_BYTES)?.payload)?)
 }
 
 /// A replica, and what it is asked for.
@@ -153,7 +152,7 @@ struct Worker {
 impl Worker {
     /// Takes over contract, data and state, and says what it came to.
     fn begin(stream: &mut UnixStream, beats: UnixStream) -> Result<Self, ProcessError> {
-        let (_, mut setup) = document::<Setup>(stream, Kind::Setup)?;
+        let setup = document::<Setup>(stream, Kind::Setup)?;
         let every = Duration::from_millis(u64::from(setup.heartbeat_ms.max(1)));
         let beat = move || beat(beats, every);
         std::thread::Builder::new().name("beats".to_owned()).spawn(beat)?;
@@ -166,8 +165,6 @@ impl Worker {
         let Architecture::LlamaDecoder(decoder) = &setup.contract.architecture;
         let context = decoder.context_length;
         let train = ExampleSource::open(&setup.data, &setup.folder, Split::Train, table.records, context)?;
-        // Averages are what worker 0 alone keeps.
-        setup.contract.averages = None;
         let device = device::open(setup.contract.plan.device);
         let mut engine = Engine::initial(EngineConfig {
             contract: &setup.contract,
@@ -177,20 +174,38 @@ impl Worker {
             val: ExampleSource::closed(Split::Val),
             device: device.map_err(|error| EngineError::device("opening the device", &error))?,
         })?;
-        let (step, state) = document::<State>(stream, Kind::State)?;
-        let replica = receive(stream, Kind::Replica, setup.max_bytes)?;
-        engine.restore_replica(&replica.payload)?;
-        engine.take_position(setup.worker, state.position)?;
-        if let Some(shuffle) = state.shuffle {
-            engine.restore_shuffle(shuffle)?;
-        }
-        send(stream, Kind::Digest, step, &engine.replica_digest()?.bytes)?;
-        Ok(Self { engine, last: None, setup })
+        engine.forget_averages();
+        let mut worker = Self { engine, last: None, setup };
+        let state = receive(stream, Kind::State, MAX_SETUP_BYTES)?;
+        worker.take_state(stream, &state)?;
+        Ok(worker)
     }
 
-    /// One update, from the command to its end.
-    fn update(&mut self, stream: &mut UnixStream) -> Result<(), ProcessError> {
-        let (step, command) = document::<Update>(stream, Kind::Update)?;
+    /// Takes over where the run stands, and says what it came to.
+    fn take_state(&mut self, stream: &mut UnixStream, frame: &Frame) -> Result<(), ProcessError> {
+        let state: State = serde_json::from_slice(&frame.payload)?;
+        let replica = receive(stream, Kind::Replica, self.setup.max_bytes)?;
+        self.engine.restore_replica(&replica.payload)?;
+        self.engine.take_position(self.setup.worker, state.position)?;
+        self.engine.compute_in(state.compute.dtype());
+        if let Some(shuffle) = state.shuffle {
+            self.engine.restore_shuffle(shuffle)?;
+        }
+        send(stream, Kind::Digest, frame.step, &self.engine.replica_digest()?.bytes)
+    }
+
+    /// One command, to its end.
+    fn obey(&mut self, stream: &mut UnixStream) -> Result<(), ProcessError> {
+        let frame = frames::read(stream, MAX_SETUP_BYTES)?;
+        match frame.kind {
+            Kind::State => self.take_state(stream, &frame),
+            Kind::Update => self.update(stream, frame.step, serde_json::from_slice(&frame.payload)?),
+            other => Err(ProcessError::Frame(format!("{other:?} came where a command was due"))),
+        }
+    }
+
+    /// One update.
+    fn update(&mut self, stream: &mut UnixStream, step: u64, command: Update) -> Result<(), ProcessError> {
         self.engine.take_position(self.setup.worker, command.position)?;
         if step != self.engine.step_number() + 1 {
             let at = self.engine.step_number();

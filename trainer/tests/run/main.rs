@@ -15,6 +15,7 @@ mod faults;
 mod folder;
 mod frozen;
 mod frozen_inputs;
+mod injected;
 mod interruptions;
 mod lifecycle;
 mod probes;
