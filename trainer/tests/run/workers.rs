@@ -234,8 +234,8 @@ fn check_fault(folder: &RunFolder, whole: &RunFolder, fault: &str, cause: &str) 
     assert_eq!(observed.len(), 1);
     assert_eq!(observed[0].header.worker, Some(WorkerId(1)));
     let body = serde_json::to_value(&observed[0].body)?;
-    assert_eq!(body["body"]["det"]["fault"], fault, "{body}");
-    assert_eq!(body["body"]["det"]["cause"], cause, "{body}");
+    assert_eq!(body["det"]["fault"], fault, "{body}");
+    assert_eq!(body["det"]["cause"], cause, "{body}");
     let ends = folder.bodies("attempt.end")?;
     assert_eq!(ends[0]["det"]["outcome"], "failed");
     folder.train()?.expect(0).says("RESUMING run ");
