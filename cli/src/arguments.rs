@@ -101,6 +101,9 @@ pub(crate) struct InitArguments {
     /// Size of model and run.
     #[arg(long, value_enum, default_value_t = Preset::Demo)]
     pub(crate) preset: Preset,
+    /// Worker processes that share the preset's global batch; with the same bits as one of the same microbatches.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) workers: u16,
     /// Change a value of the contract: a JSON pointer, `=`, a JSON value.
     #[arg(long, value_name = "/POINTER=VALUE")]
     pub(crate) set: Vec<String>,

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::arguments::InitArguments;
 use crate::failure::Failure;
 use crate::template::{self, CARD, DATA_FOLDER};
-use crate::{key_folder, trainer_program};
+use crate::{key_folder, trainer_program, workers};
 
 /// The policy card that a new contract starts with.
 const ADAMW: &str = include_str!("../../policy-cards/adamw.json");
@@ -74,10 +74,13 @@ impl Inputs {
         let private = tempfile::tempdir()?;
         let build = build_request(arguments, output, &contract, &private.path().join(HELD_OUT))?;
         build.check().map_err(refused_text)?;
-        let card = entry_json(&serde_json::from_str::<PolicyCard>(ADAMW)?)?;
+        let mut card = serde_json::from_str::<PolicyCard>(ADAMW)?;
+        workers::communication(&contract).clone_into(&mut card.distribution.communication);
+        let card = entry_json(&card)?;
         let card_file = private.path().join(CARD);
         std::fs::write(&card_file, &card)?;
         let parameters = trainer_program::parameters(&trainer, &contract["architecture"], &card_file)?;
+        workers::fill_traffic(&mut contract, &serde_json::from_slice(&parameters)?);
         Ok(Self { baseline, build, card, code: identity.code, contract, keys, parameters, private })
     }
 }
@@ -94,6 +97,7 @@ fn edited_contract(arguments: &InitArguments, output: &Path) -> Result<Value, Fa
     let mut contract = template::contract(arguments.preset, &name);
     let class = LicenseClass::from(arguments.license);
     contract["data"]["admitted_license_classes"] = json!([class]);
+    workers::share(&mut contract, arguments.workers)?;
     apply_edits(arguments, &mut contract, Phase::Template)?;
     Ok(contract)
 }

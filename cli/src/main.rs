@@ -17,6 +17,7 @@ mod output;
 mod preset;
 mod template;
 mod trainer_program;
+mod workers;
 
 use std::process::ExitCode;
 

@@ -83,6 +83,7 @@ fn measure(
             contract: &context.frozen.contract,
             counters: engine.counters(),
             num_train_examples: engine.num_train_examples(),
+            num_workers: context.num_workers,
             plan: context.plan,
             selection: resume.selection.state(),
             step,

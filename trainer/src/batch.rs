@@ -19,6 +19,9 @@ pub struct Placement {
     pub example: u64,
 }
 
+/// Identity of an example, and the bytes that were fed of it.
+pub type Fed = ([u8; 32], Vec<u8>);
+
 /// A microbatch on a device.
 #[derive(Debug)]
 pub struct Microbatch {
@@ -96,16 +99,41 @@ impl Microbatch {
         weights
     }
 
+    /// What was fed, example by example: its id and its bytes (inputs and the
+    /// last target), read back from the tensors that enter the model and not
+    /// from the files, so that a digest over them speaks of what was fed.
+    ///
+    /// # Errors
+    /// When a tensor cannot be read, or holds an id that is no byte.
+    pub fn fed(&self) -> Result<Vec<Fed>, EngineError> {
+        let read = |tensor: &Tensor<2, Int>| {
+            tensor.try_to_vec_as::<i32>().map_err(|error| EngineError::device("reading ids", &error))
+        };
+        let (inputs, targets) = (read(&self.inputs)?, read(&self.targets)?);
+        let byte = |id: i32| u8::try_from(id).map_err(|_| EngineError::IdRange { id });
+        let rows = inputs.chunks(self.context_length).zip(targets.chunks(self.context_length));
+        let mut fed = Vec::with_capacity(self.ids.len());
+        for ((inputs, targets), (count, id)) in rows.zip(self.num_targets.iter().zip(&self.ids)) {
+            let end = *count as usize;
+            let mut bytes = inputs[..end].iter().copied().map(byte).collect::<Result<Vec<_>, _>>()?;
+            bytes.push(byte(targets[end - 1])?);
+            fed.push((*id, bytes));
+        }
+        Ok(fed)
+    }
+
+    /// Of `values`, `[examples * context]`, those of each example's targets.
+    pub fn of_targets<'a>(&'a self, values: &'a [f32]) -> impl Iterator<Item = &'a [f32]> {
+        let rows = values.chunks(self.context_length).zip(&self.num_targets);
+        rows.map(|(row, count)| &row[..*count as usize])
+    }
+
     /// `total` plus, in binary64 and in order, a value for each target; padding
     /// is left out. `values` is `[examples * context]`. One running sum gives
     /// the same total for any split into microbatches.
     #[must_use]
     pub fn add_targets(&self, total: f64, values: &[f32]) -> f64 {
-        values
-            .chunks(self.context_length)
-            .zip(&self.num_targets)
-            .flat_map(|(row, count)| &row[..*count as usize])
-            .fold(total, |total, value| total + f64::from(*value))
+        self.of_targets(values).flatten().fold(total, |total, value| total + f64::from(*value))
     }
 }
 
@@ -117,28 +145,23 @@ pub struct Consumption {
 }
 
 impl Consumption {
-    /// Adds a microbatch. The bytes are read back from the tensors that enter
-    /// the model, not from the files, so that the digest speaks of what was fed.
+    /// Adds a microbatch: see [`Microbatch::fed`].
     ///
     /// # Errors
     /// When a tensor cannot be read, or holds an id that is no byte.
     pub fn add(&mut self, microbatch: &Microbatch) -> Result<(), EngineError> {
-        let read = |tensor: &Tensor<2, Int>| {
-            tensor.try_to_vec_as::<i32>().map_err(|error| EngineError::device("reading ids", &error))
-        };
-        let (inputs, targets) = (read(&microbatch.inputs)?, read(&microbatch.targets)?);
-        let byte = |id: i32| u8::try_from(id).map_err(|_| EngineError::IdRange { id });
-        let context = microbatch.context_length;
-        let rows = inputs.chunks(context).zip(targets.chunks(context));
-        for ((inputs, targets), (count, id)) in rows.zip(microbatch.num_targets.iter().zip(&microbatch.ids)) {
-            let end = *count as usize;
-            let mut bytes = inputs[..end].iter().copied().map(byte).collect::<Result<Vec<_>, _>>()?;
-            bytes.push(byte(targets[end - 1])?);
-            self.ids.update(id);
-            self.inputs.update(&(*count + 1).to_le_bytes());
-            self.inputs.update(&bytes);
+        for (id, bytes) in microbatch.fed()? {
+            self.add_example(&id, &bytes);
         }
         Ok(())
+    }
+
+    /// Adds an example: its id, and what was fed of it.
+    pub fn add_example(&mut self, id: &[u8; 32], fed: &[u8]) {
+        self.ids.update(id);
+        // The context bounds an example, far below 4 GiB.
+        self.inputs.update(&u32::try_from(fed.len()).unwrap_or(u32::MAX).to_le_bytes());
+        self.inputs.update(fed);
     }
 
     /// Digest of the example ids and digest of the inputs.

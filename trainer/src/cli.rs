@@ -24,6 +24,7 @@ use crate::model::{freeze, manifest};
 use crate::run::error::{RunError, chain};
 use crate::run::intervention::Intervention;
 use crate::run::{self, RunOptions};
+use crate::workers;
 
 /// Exit code of everything that could not run.
 const EXIT_COULD_NOT_RUN: u8 = 2;
@@ -80,6 +81,9 @@ enum Command {
     /// One trajectory of a probe.
     #[command(hide = true)]
     Trajectory(probe::TrajectoryArguments),
+    /// One worker of a run, for the process that records.
+    #[command(hide = true)]
+    Worker(WorkerArguments),
     /// Print code, environment and plan as a contract freezes them.
     Identity(IdentityArguments),
     /// Print the parameter manifest of an architecture and a policy card, with what `--freeze` names frozen.
@@ -96,9 +100,16 @@ struct RunArguments {
     keys: Option<PathBuf>,
     #[arg(long, value_enum, help = device_help("Device; has to be the contract's"))]
     device: Option<DeviceArgument>,
-    /// Threads of tensor kernels [default: those of earlier attempts, else all processors].
+    /// Threads of tensor kernels, of all workers together [default: those of earlier attempts, else all processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    /// Processes that execute the attempt [default: the contract's number].
+    ///
+    /// Another number needs the contract's permission (`worker_count`) and has to
+    /// divide the microbatches of a global batch. It gives the same bits, and
+    /// begins a new segment on record.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
     /// Folder of the data shards [default: that of the data manifest].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -117,6 +128,13 @@ struct RunArguments {
     /// Leave out the line of each step.
     #[arg(long)]
     quiet: bool,
+}
+
+#[derive(Debug, Args)]
+struct WorkerArguments {
+    /// Process that started it.
+    #[arg(long, value_name = "PID")]
+    parent: u32,
 }
 
 #[derive(Debug, Args)]
@@ -181,6 +199,10 @@ pub fn main() -> ExitCode {
         Command::InitFrom(arguments) => commands::init_from(&arguments),
         Command::Probe(arguments) => probe::probe_command(&arguments),
         Command::Trajectory(arguments) => probe::trajectory_command(&arguments),
+        Command::Worker(arguments) => match workers::process::run(arguments.parent) {
+            Ok(()) => Ok(0),
+            Err(error) => Err(Failure::new(&error)),
+        },
         Command::Identity(arguments) => identity_command(&arguments),
         Command::Parameters(arguments) => parameters_command(&arguments),
     };
@@ -247,6 +269,8 @@ fn run_command(arguments: &RunArguments) -> Result<u8, Failure> {
         ledger: arguments.ledger.clone(),
         may_restart: arguments.restart,
         num_threads: arguments.threads.map(u32::from),
+        num_workers: arguments.workers.map(u32::from),
+        worker_program: None,
     })?;
     if matches!(report.outcome, Outcome::Failed | Outcome::Refused) && report.exit_code != 0 {
         say(&format!("error: {}", report.reason));

@@ -128,6 +128,26 @@ impl ExampleSource {
         Ok(Self { split, shards, records: Arc::new(records) })
     }
 
+    /// A split of which this process reads nothing.
+    #[must_use]
+    pub fn closed(split: Split) -> Self {
+        Self { split, shards: Vec::new(), records: Arc::default() }
+    }
+
+    /// The example table.
+    #[must_use]
+    pub fn records(&self) -> &[ExampleRecord] {
+        &self.records
+    }
+
+    /// Identity of an example.
+    ///
+    /// # Errors
+    /// When there is no such example.
+    pub fn id(&self, example: u64) -> Result<[u8; 32], DataError> {
+        self.record(example).map(|record| record.id)
+    }
+
     /// Number of examples.
     #[must_use]
     pub fn num_examples(&self) -> u64 {

@@ -31,3 +31,4 @@ pub mod schedule;
 pub mod shuffle;
 pub mod state;
 pub mod store;
+pub mod workers;

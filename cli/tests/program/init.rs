@@ -39,6 +39,23 @@ fn the_folder_has_everything_but_the_plaintext() {
 }
 
 #[test]
+fn several_workers_share_the_presets_batch_and_can_be_frozen() {
+    let folder = Folder::empty();
+    let arguments = ["init", "--lipsum", "--preset", "tiny", "--output", "run", "--workers", "2"];
+    folder.run(&[&arguments[..], &["--set", "/topology/collective/timeout_ms=9000"]].concat()).expect(0);
+    let contract = folder.contract();
+    assert_eq!(contract["batch"]["data_parallel"], json!(2));
+    assert_eq!(contract["topology"]["workers"], json!(2));
+    assert_eq!(contract["topology"]["collective"]["timeout_ms"], json!(9000));
+    assert!(contract["expected"]["communication_bytes_per_step"].as_u64().is_some_and(|bytes| bytes > 0));
+    let card: Value = serde_json::from_slice(&folder.read("run/policy-card.json")).expect("JSON");
+    assert_eq!(card["distribution"]["communication"], json!("all_reduce"));
+    folder.run(&["init", "--check", "run/contract.json"]).expect(0);
+    let finished = folder.run(&["init", "--lipsum", "--output", "other", "--workers", "63"]).expect(2);
+    assert!(finished.stderr.contains("cannot be shared evenly"), "{}", finished.stderr);
+}
+
+#[test]
 fn what_is_built_is_the_same_for_the_same_text() {
     let (one, other) = (Folder::with_contract(), Folder::with_contract());
     for path in

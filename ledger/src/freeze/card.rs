@@ -139,10 +139,18 @@ fn check_edition(card: &PolicyCard, num_workers: u32, problems: &mut Problems) {
         format!("is {:?}; expected \"replicated\"", card.distribution.placement),
         "every worker holds the whole optimizer state in this edition",
     );
+    let (communication, hint) = match num_workers {
+        0 | 1 => ("none", "one process exchanges nothing"),
+        _ => ("all_reduce", "workers add their gradients up, and each updates its own replica"),
+    };
     problems.require(
-        num_workers != 1 || card.distribution.communication == "none",
+        card.distribution.communication == communication,
         "/distribution/communication",
-        format!("is {:?}; expected \"none\" for one worker", card.distribution.communication),
-        "one process exchanges nothing",
+        format!(
+            "is {:?}; expected {communication:?} for {num_workers} worker{}",
+            card.distribution.communication,
+            if num_workers == 1 { "" } else { "s" }
+        ),
+        hint,
     );
 }

@@ -2,8 +2,7 @@
 //! floors, faults, durability, credit, resume.
 
 use schemas::contract::{
-    Architecture, Contract, CreditRule, Device, Dtype, EquivalenceClass, LossScaler, PermittedRewrite,
-    Tolerance,
+    Architecture, Contract, CreditRule, Device, Dtype, EquivalenceClass, LossScaler, Tolerance,
 };
 use schemas::digest::Algorithm;
 
@@ -50,6 +49,7 @@ pub(super) fn check(contract: &Contract, is_shape_possible: bool, num_frozen: u6
     );
     let Architecture::LlamaDecoder(decoder) = &contract.architecture;
     if is_shape_possible {
+        super::workers::check_traffic(contract, decoder, num_frozen, problems);
         let least = least_memory_bytes(decoder, num_frozen);
         problems.require(
             contract.expected.memory_bytes >= least,
@@ -165,26 +165,10 @@ fn check_topology(contract: &Contract, problems: &mut Problems) {
         format!("is {}; expected 1", topology.learners),
         "the trainer of this edition has one learner",
     );
+    super::workers::check(contract, problems);
+    let rewrites = &topology.permitted_rewrites;
     problems.require(
-        topology.workers <= 1,
-        "/topology/workers",
-        format!("is {}; expected 1", topology.workers),
-        "the trainer of this edition is one process; raise /batch/accumulation instead",
-    );
-    problems.require(
-        topology.collective.is_none(),
-        "/topology/collective",
-        "is there, and there is one worker",
-        "leave it out",
-    );
-    problems.require(
-        topology.permitted_rewrites.iter().all(|rewrite| *rewrite == PermittedRewrite::ThreadCount),
-        "/topology/permitted_rewrites",
-        "names another rewrite than \"thread_count\"",
-        "the trainer of this edition executes each attempt with the same number of workers",
-    );
-    problems.require(
-        topology.permitted_rewrites.len() <= 1,
+        rewrites.iter().enumerate().all(|(index, rewrite)| !rewrites[..index].contains(rewrite)),
         "/topology/permitted_rewrites",
         "names a rewrite twice",
         "name each rewrite once",

@@ -29,6 +29,7 @@ mod state;
 mod stateful;
 mod store;
 mod tables;
+mod workers;
 
 use std::io;
 use std::path::{Path, PathBuf};

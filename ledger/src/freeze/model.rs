@@ -297,8 +297,13 @@ fn num_elements(shape: &[u64]) -> u64 {
 pub(super) fn least_memory_bytes(decoder: &LlamaDecoder, num_frozen: u64) -> u64 {
     const BYTES_PER_ELEMENT: u64 = 4;
     const BYTES_PER_TRAINED: u64 = 12;
-    let elements = tensors(decoder).into_iter().map(|(_, shape)| num_elements(&shape));
-    let elements = elements.fold(0, u64::saturating_add);
+    let elements = num_parameters(decoder);
     let trained = elements.saturating_sub(num_frozen).saturating_mul(BYTES_PER_TRAINED);
     elements.saturating_mul(BYTES_PER_ELEMENT).saturating_add(trained)
+}
+
+/// Elements of all stored parameters. Saturates.
+pub(super) fn num_parameters(decoder: &LlamaDecoder) -> u64 {
+    let elements = tensors(decoder).into_iter().map(|(_, shape)| num_elements(&shape));
+    elements.fold(0, u64::saturating_add)
 }

@@ -12,3 +12,4 @@ mod refused_files;
 mod refused_retention;
 mod refused_state;
 mod refused_text;
+mod refused_workers;

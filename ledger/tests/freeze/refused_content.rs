@@ -104,7 +104,8 @@ fn batch_and_topology() {
             ("/batch/data_parallel", json!(2)),
             ("/batch/accumulation", json!(1)),
         ],
-        &["/topology/workers"],
+        // The card is one worker's, and nothing says how two exchange.
+        &["distribution/communication", "/topology/collective", "/expected/communication_bytes_per_step"],
     );
     check_pointers(
         &[("/topology/permitted_rewrites", json!(["thread_count", "thread_count"]))],

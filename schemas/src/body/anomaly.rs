@@ -9,6 +9,9 @@ use crate::state::StateClass;
 /// that bfloat16 could not; `docs/FORMAT.md` ("Anomalies of saved state").
 pub const BF16_ONLY_MANTISSAS: &str = "bf16_only_mantissas";
 
+/// Name of the anomaly of workers that draw from one stream of random numbers.
+pub const SHARED_RANDOM_STREAM: &str = "shared_random_stream";
+
 /// Name of the anomaly of a class that updates did not change.
 pub const UNCHANGED_STATE: &str = "unchanged_state";
 

@@ -12,6 +12,7 @@ use schemas::state::{
 };
 
 use super::MODEL_NAME;
+use crate::state::registry::worker_of;
 
 /// What every manifest of a run says alike.
 #[derive(Debug, Clone)]
@@ -41,17 +42,25 @@ pub fn build(
     declarations.sort_by_key(|declaration| declaration.class);
     let classes = declarations
         .into_iter()
-        .map(|declaration| {
-            let mut shards = shards.remove(&declaration.class).unwrap_or_default();
-            shards.sort_by(|left, right| left.path.cmp(&right.path));
-            CapturedClass {
-                class: declaration.class,
-                learner: LearnerId(0),
-                not_applicable: declaration.not_applicable,
-                shards,
-                step: header.step,
-                worker: None,
+        .flat_map(|declaration| {
+            let mut by_worker = BTreeMap::new();
+            for shard in shards.remove(&declaration.class).unwrap_or_default() {
+                by_worker.entry(worker_of(&shard.path)).or_insert_with(Vec::new).push(shard);
             }
+            if by_worker.is_empty() {
+                by_worker.insert(None, Vec::new());
+            }
+            by_worker.into_iter().map(|(worker, mut shards)| {
+                shards.sort_by(|left, right| left.path.cmp(&right.path));
+                CapturedClass {
+                    class: declaration.class,
+                    learner: LearnerId(0),
+                    not_applicable: declaration.not_applicable,
+                    shards,
+                    step: header.step,
+                    worker,
+                }
+            })
         })
         .collect();
     CheckpointManifest {
@@ -65,16 +74,21 @@ pub fn build(
     }
 }
 
-/// Digest of every class, in the manifest's order.
+/// Digest of every class, in the manifest's order, over the shards of all
+/// workers.
 #[must_use]
 pub fn state_digests(manifest: &CheckpointManifest) -> Vec<StateDigest> {
-    manifest.classes.iter().map(state_digest).collect()
+    let of_class = manifest.classes.chunk_by(|left, right| left.class == right.class);
+    of_class.filter_map(state_digest).collect()
 }
 
-fn state_digest(captured: &CapturedClass) -> StateDigest {
-    let shards = captured.shards.iter().map(|shard| (shard.path.as_str(), shard.digest));
-    let digest = captured.not_applicable.is_none().then(|| class_digest(shards));
-    StateDigest { class: captured.class, digest }
+fn state_digest(captured: &[CapturedClass]) -> Option<StateDigest> {
+    let first = captured.first()?;
+    let shards = captured.iter().flat_map(|captured| &captured.shards);
+    let mut shards: Vec<_> = shards.map(|shard| (shard.path.as_str(), shard.digest)).collect();
+    shards.sort_unstable_by_key(|(path, _)| *path);
+    let digest = first.not_applicable.is_none().then(|| class_digest(shards));
+    Some(StateDigest { class: first.class, digest })
 }
 
 /// State digest of a class from its shards' paths and digests, in path order.

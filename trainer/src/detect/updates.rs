@@ -213,18 +213,33 @@ impl Detectors {
     }
 
     fn check_stream(&self, engine: &Engine) -> Result<(), Mismatch> {
-        let Some((_, found)) = engine.dropout_stream() else { return Ok(()) };
         let step = engine.step_number();
         let microbatches =
             step.saturating_mul(self.accumulation) + u64::from(engine.num_summed_microbatches());
         let expected = microbatches.saturating_mul(self.blocks_per_microbatch);
-        if found == expected {
+        let streams = engine.dropout_streams();
+        // Every worker has executed as many microbatches as the others.
+        let mut differing = (0..).zip(streams).filter(|(_, (_, found))| *found != expected);
+        let Some((worker, (_, found))) = differing.next() else { return Ok(()) };
+        let what = format!(
+            "after {step} updates worker {worker}'s stream of dropout masks stands at block {found}, expected \
+             {expected}"
+        );
+        let own = Mismatch::own(ObservedFault::StateMismatch, FaultKind::RngStateLoss, what);
+        Err(Mismatch { worker, ..own })
+    }
+
+    /// Compares how many workers are about to execute with how many the attempt
+    /// says.
+    ///
+    /// # Errors
+    /// [`RunError::Damaged`] where they differ.
+    pub fn check_workers(executing: u32, declared: u32) -> Result<(), RunError> {
+        if executing == declared {
             return Ok(());
         }
-        let what = format!(
-            "after {step} updates the stream of dropout masks stands at block {found}, expected {expected}"
-        );
-        Err(Mismatch::own(ObservedFault::StateMismatch, FaultKind::RngStateLoss, what))
+        let what = format!("{executing} workers would execute the update, and the attempt has {declared}");
+        Err(Mismatch::own(ObservedFault::PlanMismatch, FaultKind::TopologyChange, what).into())
     }
 
     fn check_plateaus(&self, engine: &Engine) -> Result<(), Mismatch> {

@@ -13,6 +13,7 @@ use crate::device::{self, OpenDevice};
 use crate::model::manifest::{self, ManifestError, PARAMETER_DTYPE};
 use crate::optimizer::adamw::{AdamW, STATE_SUFFIXES};
 use crate::plateau::Plateau;
+use crate::workers::MAX_WORKERS;
 use crate::{scaling, schedule};
 
 /// Ids that a byte can take; the vocabulary must hold them all.
@@ -95,7 +96,7 @@ pub(crate) fn plan<'a>(
     let compute = check_numerics(contract)?;
     check_averages(contract)?;
     check_batch(contract)?;
-    let rule = check_card(card)?;
+    let rule = check_card(card, contract.topology.workers)?;
     let groups = groups(contract, card)?;
     let parameter_groups = parameter_groups(contract, card, parameters)?;
     Ok(Plan { compute, decoder, groups, rule, parameter_groups })
@@ -174,8 +175,9 @@ fn check_averages(contract: &Contract) -> Result<(), Unsupported> {
 
 fn check_batch(contract: &Contract) -> Result<(), Unsupported> {
     let batch = &contract.batch;
-    if batch.data_parallel != 1 || contract.topology.workers != 1 {
-        let requirement = "one process executes the run, so both it and /topology/workers must be 1";
+    let workers = contract.topology.workers;
+    if batch.data_parallel != workers || !(1..=MAX_WORKERS).contains(&workers) {
+        let requirement = format!("it is /topology/workers, 1 to {MAX_WORKERS}");
         return field("contract", "/batch/data_parallel", batch.data_parallel, requirement);
     }
     if contract.topology.learners != 1 {
@@ -183,6 +185,7 @@ fn check_batch(contract: &Contract) -> Result<(), Unsupported> {
         return field("contract", "/topology/learners", contract.topology.learners, requirement);
     }
     let product = u64::from(batch.microbatch_examples) * u64::from(batch.accumulation);
+    let product = product.saturating_mul(u64::from(workers));
     if product == 0 || product != u64::from(batch.global_examples) {
         let requirement = format!("microbatch_examples * accumulation * data_parallel is {product}, above 0");
         return field("contract", "/batch/global_examples", batch.global_examples, requirement);
@@ -190,7 +193,7 @@ fn check_batch(contract: &Contract) -> Result<(), Unsupported> {
     Ok(())
 }
 
-fn check_card(card: &PolicyCard) -> Result<AdamW, Unsupported> {
+fn check_card(card: &PolicyCard, num_workers: u32) -> Result<AdamW, Unsupported> {
     const DOCUMENT: &str = "policy card";
     let UpdateRule::Adamw { beta1, beta2, epsilon, ref moment_dtype } = card.update;
     let BatchSemantics::MeanOverGlobalTokens = card.batch_semantics;
@@ -208,8 +211,10 @@ fn check_card(card: &PolicyCard) -> Result<AdamW, Unsupported> {
         let requirement = "AdamW has no preconditioner, so it must be null";
         return field(DOCUMENT, "/preconditioner_every_steps", card.preconditioner_every_steps, requirement);
     }
-    if card.distribution.communication != "none" || card.distribution.placement != "replicated" {
-        let requirement = "one process: communication \"none\", placement \"replicated\"";
+    let communication = if num_workers > 1 { "all_reduce" } else { "none" };
+    if card.distribution.communication != communication || card.distribution.placement != "replicated" {
+        let requirement =
+            format!("{num_workers} workers: communication {communication:?}, placement \"replicated\"");
         return field(DOCUMENT, "/distribution", &card.distribution, requirement);
     }
     let declared: Vec<(&str, &str)> =

@@ -20,12 +20,27 @@ pub struct GradientTree {
 impl GradientTree {
     /// Adds the next microbatch's gradients.
     pub fn push(&mut self, gradients: Gradients) {
-        self.num_leaves += 1;
-        let mut subtree = (1, gradients);
+        self.push_block(1, gradients);
+    }
+
+    /// Adds the sum over the next so many microbatches: a power of two of them,
+    /// that begins at a multiple of itself, as [`BlockSums`] gives them.
+    pub fn push_block(&mut self, num_microbatches: u32, gradients: Gradients) {
+        self.num_leaves += num_microbatches;
+        let mut subtree = (num_microbatches, gradients);
         while let Some((size, left)) = self.subtrees.pop_if(|(size, _)| *size == subtree.0) {
             subtree = (2 * size, sum(left, &subtree.1));
         }
         self.subtrees.push(subtree);
+    }
+
+    /// Puts together what is there, as [`Self::finish`] does, and keeps it.
+    /// Nothing more may be added.
+    pub fn reduce(&mut self) -> &[Vec<f32>] {
+        let total = std::mem::take(&mut self.subtrees);
+        let total = Self { num_leaves: self.num_leaves, subtrees: total }.finish();
+        self.subtrees.push((self.num_leaves, total));
+        self.subtrees.first().map_or(&[], |(_, total)| total.as_slice())
     }
 
     /// Microbatches so far.
@@ -61,6 +76,64 @@ impl GradientTree {
             total = sum(left, &total);
         }
         total
+    }
+}
+
+/// The sum over a block: microbatches in a row, a power of two of them, that
+/// begin at a multiple of their number.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Block {
+    /// Its first microbatch.
+    pub first: u32,
+    /// One for each trainable parameter.
+    pub gradients: Gradients,
+    /// Microbatches.
+    pub num_microbatches: u32,
+}
+
+/// Sums gradients of some neighbouring microbatches of an update into the
+/// fewest blocks. Each block is a subtree of the contract's tree, whatever lies
+/// on either side of it.
+#[derive(Debug, Clone, Default)]
+pub struct BlockSums {
+    blocks: Vec<Block>,
+}
+
+impl BlockSums {
+    /// Adds the gradients of a microbatch, the one behind those before.
+    pub fn push(&mut self, microbatch: u32, gradients: Gradients) {
+        let mut block = Block { first: microbatch, gradients, num_microbatches: 1 };
+        while let Some(left) = self.blocks.pop_if(|left| {
+            left.num_microbatches == block.num_microbatches
+                && left.first.is_multiple_of(2 * left.num_microbatches)
+        }) {
+            block = Block {
+                first: left.first,
+                gradients: sum(left.gradients, &block.gradients),
+                num_microbatches: 2 * left.num_microbatches,
+            };
+        }
+        self.blocks.push(block);
+    }
+
+    /// The blocks, left to right.
+    #[must_use]
+    pub fn into_blocks(self) -> Vec<Block> {
+        self.blocks
+    }
+
+    /// Sizes of the blocks that microbatches from `first` to before `end` make.
+    #[must_use]
+    pub fn sizes(first: u32, end: u32) -> Vec<u32> {
+        let mut sizes = Vec::new();
+        let mut next = first;
+        while next < end {
+            let room = 1 << (end - next).ilog2();
+            let size = if next == 0 { room } else { room.min(1 << next.trailing_zeros()) };
+            sizes.push(size);
+            next += size;
+        }
+        sizes
     }
 }
 
@@ -114,6 +187,33 @@ mod tests {
             assert_eq!(tree.num_leaves() as usize, cut);
             values[cut..].iter().for_each(|value| tree.push(vec![vec![*value]]));
             assert_eq!(tree.finish()[0][0].to_bits(), reference(&values).to_bits(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn workers_blocks_give_the_bits_of_the_definition() {
+        for (num_workers, per_worker) in [(1, 7), (2, 1), (2, 3), (3, 2), (4, 4), (5, 3), (7, 5)] {
+            let count = num_workers * per_worker;
+            let value = |i: u32| 1.0 / (f32::from(u16::try_from(i).expect("few")) + 0.7);
+            let values: Vec<f32> = (0..count).map(value).collect();
+            let mut tree = GradientTree::default();
+            for worker in 0..num_workers {
+                let (first, end) = (worker * per_worker, (worker + 1) * per_worker);
+                let mut sums = BlockSums::default();
+                (first..end).for_each(|i| sums.push(i, vec![vec![value(i)]]));
+                let blocks = sums.into_blocks();
+                let sizes: Vec<u32> = blocks.iter().map(|block| block.num_microbatches).collect();
+                assert_eq!(sizes, BlockSums::sizes(first, end));
+                for block in blocks {
+                    assert_eq!(block.first, tree.num_leaves());
+                    tree.push_block(block.num_microbatches, block.gradients);
+                }
+            }
+            assert_eq!(tree.num_leaves(), count);
+            let expected = reference(&values).to_bits();
+            assert_eq!(tree.reduce()[0][0].to_bits(), expected, "{num_workers} x {per_worker}");
+            assert_eq!(tree.num_leaves(), count);
+            assert_eq!(tree.finish()[0][0].to_bits(), expected);
         }
     }
 

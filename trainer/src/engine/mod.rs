@@ -18,6 +18,8 @@ pub mod check;
 mod damage;
 pub mod gradients;
 mod inspect;
+pub mod replica;
+pub mod share;
 pub mod state;
 mod tied;
 mod vary;
@@ -28,7 +30,7 @@ use std::sync::atomic::AtomicBool;
 
 use burn::tensor::{Tensor, TensorData};
 use schemas::body::{Counters, Credit, Draw, GroupUpdate, Overflow, StepDet};
-use schemas::contract::{AverageOrder, Contract, MidAccumulation, OrderPolicy, ParameterView};
+use schemas::contract::{AverageOrder, Contract, LlamaDecoder, MidAccumulation, OrderPolicy, ParameterView};
 use schemas::number::Float;
 use schemas::parameters::{ParameterManifest, ParameterStatus};
 use schemas::policy_card::{Clipping, PolicyCard};
@@ -168,6 +170,13 @@ struct Slot {
     moments: Moments,
 }
 
+/// Where dropout masks come from, and how many blocks were drawn.
+#[derive(Debug, Clone, Copy)]
+struct MaskStream {
+    drawn: u64,
+    dropout: Dropout,
+}
+
 /// Parameters, optimizer state and position of a run. A clone goes on by
 /// itself: nothing that an update changes is shared.
 #[derive(Debug, Clone)]
@@ -192,9 +201,11 @@ pub struct Engine {
     order: DataOrder,
     /// In the order's place where the contract shuffles through a buffer.
     buffer: Option<ShuffleBuffer>,
-    dropout: Option<Dropout>,
-    /// Blocks that the stream of dropout masks has drawn.
-    drawn_blocks: u64,
+    /// Empty where nothing is dropped; one stream for each worker where masks
+    /// are drawn from streams, else one that all of them share.
+    masks: Vec<MaskStream>,
+    /// Microbatches of an update that a worker executes; as the contract says.
+    microbatches_per_worker: u32,
     /// What frozen parameters were made as; none where all are trained.
     frozen: Option<FrozenInitial>,
     scaler: Option<LossScale>,
@@ -262,9 +273,8 @@ impl Engine {
                     Some(ShuffleBuffer::new(TRAIN_STREAM, seeds.data_order.0, size, num_examples))
                 }
             },
-            dropout: Dropout::new(seeds.dropout.0, shape.dropout, shape.hidden_size as usize)
-                .map(|dropout| dropout.drawn_by(config.contract.dropout_draws, seeds.dropout.0)),
-            drawn_blocks: 0,
+            masks: mask_streams(config.contract, shape),
+            microbatches_per_worker: config.contract.batch.accumulation,
             frozen: state::frozen_initial(frozen)?,
             scaler: config.contract.numerics.loss_scaler.as_ref().map(LossScale::new),
             step: 0,
@@ -462,6 +472,18 @@ impl Engine {
         }
         Ok(self.group_updates(rates, norms, clip_coefficient))
     }
+}
+
+/// What masks are drawn from: a stream for each worker, or coordinates.
+fn mask_streams(contract: &Contract, shape: &LlamaDecoder) -> Vec<MaskStream> {
+    let seed = contract.seeds.dropout.0;
+    let num_streams = if contract.dropout_draws.is_keyed() { 1 } else { contract.topology.workers };
+    let dropout = Dropout::new(seed, shape.dropout, shape.hidden_size as usize);
+    let streams = dropout.into_iter().flat_map(|dropout| {
+        let dropout = dropout.drawn_by(contract.dropout_draws, seed);
+        (0..num_streams).map(move |worker| MaskStream { drawn: 0, dropout: dropout.of_worker(seed, worker) })
+    });
+    streams.collect()
 }
 
 /// `1 / num_tokens`, rounded to binary32 once.

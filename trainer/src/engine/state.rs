@@ -169,17 +169,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Key of the stream of dropout masks, and the blocks that it has drawn;
-    /// `None` where masks are functions of coordinates.
+    /// Of each worker, the key of its stream of dropout masks and the blocks that
+    /// it has drawn; empty where masks are functions of coordinates.
     #[must_use]
-    pub fn dropout_stream(&self) -> Option<([u32; 2], u64)> {
-        let key = self.dropout.as_ref()?.stream_key()?;
-        Some((key, self.drawn_blocks))
+    pub fn dropout_streams(&self) -> Vec<([u32; 2], u64)> {
+        let streams = self.masks.iter();
+        streams.filter_map(|stream| Some((stream.dropout.stream_key()?, stream.drawn))).collect()
     }
 
-    /// Lets the stream of dropout masks go on after so many blocks.
-    pub fn restore_dropout_stream(&mut self, drawn_blocks: u64) {
-        self.drawn_blocks = drawn_blocks;
+    /// Lets a worker's stream of dropout masks go on after so many blocks.
+    pub fn restore_dropout_stream(&mut self, worker: u32, drawn_blocks: u64) {
+        self.set_drawn(worker as usize, drawn_blocks);
+    }
+
+    /// Lets every worker's stream of dropout masks begin again.
+    pub fn reset_dropout_streams(&mut self) {
+        self.masks.iter_mut().for_each(|stream| stream.drawn = 0);
     }
 
     /// The shuffle buffer; `None` where the order is a function of the position.

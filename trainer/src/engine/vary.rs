@@ -22,7 +22,10 @@ impl Engine {
                     }
                 }
                 VariedDraws::Dropout => {
-                    self.dropout = self.dropout.map(|dropout| dropout.drawn_by(contract.dropout_draws, seed));
+                    for (worker, stream) in (0..).zip(&mut self.masks) {
+                        let dropout = stream.dropout.drawn_by(contract.dropout_draws, seed);
+                        stream.dropout = dropout.of_worker(seed, worker);
+                    }
                 }
             }
         }

@@ -60,7 +60,7 @@ pub(super) struct Drawn {
     pub(super) buffer: Option<ShuffleBuffer>,
     /// Target tokens of the global batch.
     pub(super) num_tokens: u64,
-    placements: Vec<Placement>,
+    pub(super) placements: Vec<Placement>,
 }
 
 fn refuse(reason: String) -> EngineError {
@@ -103,33 +103,45 @@ impl Engine {
     ) -> Result<Option<Drawn>, EngineError> {
         let drawn = self.drawn()?;
         let weight = token_weight(drawn.num_tokens);
-        let blocks_before = self.drawn_blocks;
+        let masks_before = self.masks.clone();
         let first = self.num_consumed_microbatches() as usize;
-        let microbatches = drawn.placements.chunks(self.microbatch_examples).take(end).skip(first);
-        for placements in microbatches {
+        let microbatches =
+            drawn.placements.chunks(self.microbatch_examples).enumerate().take(end).skip(first);
+        for (index, placements) in microbatches {
             if interrupt.load(Ordering::Relaxed) {
                 if !self.keeps_windows {
                     self.window = Window::default();
                     self.consumed = self.counters;
-                    self.drawn_blocks = blocks_before;
+                    self.masks = masks_before;
                 }
                 return Ok(None);
             }
             let microbatch = self.assemble(placements)?;
             self.window.consumption.add(&microbatch)?;
-            let blocks = Cell::new(self.drawn_blocks);
-            let (gradients, losses) = self.backward(&microbatch, weight, &blocks)?;
+            let stream = self.stream_of(index);
+            let (gradients, losses, drawn) = self.backward(&microbatch, weight, stream)?;
             self.window.nats = microbatch.add_targets(self.window.nats, &losses);
             self.window.tree.push(gradients);
-            self.drawn_blocks = blocks.get();
+            self.set_drawn(stream, drawn);
             self.consumed.examples += placements.len() as u64;
             self.consumed.tokens += microbatch.num_tokens();
         }
         Ok(Some(drawn))
     }
 
+    /// The stream of masks of the worker whose microbatch it is.
+    fn stream_of(&self, microbatch: usize) -> usize {
+        if self.masks.len() > 1 { microbatch / self.microbatches_per_worker.max(1) as usize } else { 0 }
+    }
+
+    pub(super) fn set_drawn(&mut self, stream: usize, drawn: u64) {
+        if let Some(stream) = self.masks.get_mut(stream) {
+            stream.drawn = drawn;
+        }
+    }
+
     /// What the next update consumes, from its first example on.
-    fn drawn(&mut self) -> Result<Drawn, EngineError> {
+    pub(super) fn drawn(&mut self) -> Result<Drawn, EngineError> {
         let overflow = || EngineError::Overflow { step: self.step + 1 };
         // The data cursor is the number of examples consumed; it is restored on
         // its own, so that a cursor which was lost shows in what is drawn.
@@ -147,18 +159,21 @@ impl Engine {
         Ok(drawn)
     }
 
-    fn assemble(&self, placements: &[Placement]) -> Result<Microbatch, EngineError> {
+    pub(super) fn assemble(&self, placements: &[Placement]) -> Result<Microbatch, EngineError> {
         let context_length = self.decoder.shape().context_length as usize;
         Ok(Microbatch::assemble(&self.train, placements, context_length, self.device.handle())?)
     }
 
-    /// Gradient of `weight` times the summed token losses, and the token losses.
-    fn backward(
+    /// Gradient of `weight` times the summed token losses, the token losses, and
+    /// the blocks that the stream of masks has drawn then.
+    pub(super) fn backward(
         &self,
         microbatch: &Microbatch,
         weight: f32,
-        drawn: &Cell<u64>,
-    ) -> Result<(Gradients, Vec<f32>), EngineError> {
+        stream: usize,
+    ) -> Result<(Gradients, Vec<f32>, u64), EngineError> {
+        let stream = self.masks.get(stream);
+        let drawn = Cell::new(stream.map_or(0, |stream| stream.drawn));
         let mut leaves = self.parameters.clone();
         for slot in &self.slots {
             if let Some(tensor) = leaves.get_mut(&slot.path) {
@@ -166,7 +181,7 @@ impl Engine {
             }
         }
         let positions = &microbatch.positions;
-        let masks = self.dropout.as_ref().map(|dropout| Masks { drawn, dropout, positions });
+        let masks = stream.map(|stream| Masks { drawn: &drawn, dropout: &stream.dropout, positions });
         let (inputs, targets) = (microbatch.inputs.clone(), microbatch.targets.clone());
         let losses = self.training_decoder.token_losses(&leaves, inputs, targets, masks);
         let factor = self.scaler.as_ref().map(crate::scaling::LossScale::factor);
@@ -192,7 +207,7 @@ impl Engine {
             }
             gradients.push(gradient);
         }
-        Ok((gradients, losses))
+        Ok((gradients, losses, drawn.get()))
     }
 
     /// What the unfinished update has come to, but for its tensors.

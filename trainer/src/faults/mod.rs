@@ -29,7 +29,6 @@ pub use choices::{evaluated, selected};
 pub use plan::PlanError;
 pub use saves::in_save;
 pub use updates::{after_update, before_exchange, before_forward, restored};
-pub use workers::{WorkerRequest, WorkerStrike};
 
 use plan::Journal;
 

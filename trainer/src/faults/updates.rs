@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use burn::tensor::FloatDType;
 use schemas::contract::{Contract, Dtype, FaultKind, FaultPhase};
 
-use super::workers::{self, request};
+use super::workers;
 use super::{Due, vanish};
 use crate::engine::Engine;
 use crate::run::attempt::Attempt;
@@ -72,17 +72,11 @@ pub fn before_exchange(
     let mut waiting = due(attempt, FaultPhase::AfterBackward, step);
     waiting.extend(due(attempt, FaultPhase::BeforeExchange, step));
     waiting.extend(due(attempt, FaultPhase::InExchange, step));
-    if contract.topology.workers > 1 {
-        // Shares are executed, kept and exchanged by the workers.
-        for due in waiting {
-            if let Some(request) = request(contract, &due) {
-                due.record(attempt)?;
-                workers::strike(attempt, engine, &request)?;
-            }
-        }
+    if waiting.is_empty() && !is_kept {
         return Ok(true);
     }
-    if waiting.is_empty() && !is_kept {
+    if contract.topology.workers > 1 {
+        workers::in_exchange(attempt, waiting, step)?;
         return Ok(true);
     }
     if !engine.accumulate(u32::MAX, interrupt)? {
@@ -94,14 +88,19 @@ pub fn before_exchange(
         injector.kept = Some((step, engine.summed_gradients()));
     }
     for due in waiting {
-        if due.planned.fault == FaultKind::WorkerLoss {
-            due.record(attempt)?;
-            vanish()?;
-        } else if let Some((_, gradients)) = &kept {
+        match due.planned.fault {
+            FaultKind::WorkerLoss => {
+                due.record(attempt)?;
+                vanish()?;
+            }
             // Without the update before there is nothing stale to give; it waits
             // for an attempt that executes both.
-            due.record(attempt)?;
-            engine.replace_gradients(gradients.clone());
+            _ => {
+                if let Some((_, gradients)) = &kept {
+                    due.record(attempt)?;
+                    engine.replace_gradients(gradients.clone());
+                }
+            }
         }
     }
     Ok(true)
@@ -115,12 +114,13 @@ fn strike_state(
     step: u64,
 ) -> Result<(), RunError> {
     for due in due(attempt, phase, step) {
-        due.record(attempt)?;
-        if let Some(request) = request(contract, &due) {
-            workers::strike(attempt, engine, &request)?;
-        } else {
-            damage(engine, contract, &due)?;
+        if workers::is_between(&due) {
+            workers::before_forward(attempt, contract, &due)?;
+            continue;
         }
+        due.record(attempt)?;
+        damage(engine, contract, &due)?;
+        workers::restate(attempt, engine)?;
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ fn damage(engine: &mut Engine, contract: &Contract, due: &Due) -> Result<(), Run
         FaultKind::WorkerLoss => vanish()?,
         FaultKind::DataCursorRewind => engine.move_cursor(examples.saturating_sub(distance))?,
         FaultKind::DataCursorSkip => engine.move_cursor(examples.saturating_add(distance))?,
-        FaultKind::RngStateLoss => engine.restore_dropout_stream(0),
+        FaultKind::RngStateLoss => engine.reset_dropout_streams(),
         FaultKind::SchedulerStateLoss => engine.reset_plateaus(contract),
         FaultKind::LossScalerLoss => engine.reset_loss_scale(contract),
         FaultKind::PrecisionPolicyChange if due.planned.phase == FaultPhase::AfterUpdate => {

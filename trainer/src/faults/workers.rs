@@ -1,60 +1,94 @@
-//! What a fault asks of the worker processes beside the one that records.
+//! What a fault does to the worker processes beside the one that records, and
+//! between them. It is ordered here; the collective carries it out in the next
+//! update.
+
+use std::sync::atomic::AtomicBool;
 
 use schemas::contract::{Contract, FaultKind, FaultPhase};
 
-use super::Due;
+use super::{Due, vanish};
 use crate::engine::Engine;
 use crate::run::attempt::Attempt;
 use crate::run::error::RunError;
-use crate::run::refusal::Refusal;
+use crate::workers::{FaultPlace, WorkerFault};
 
-/// What is to happen to a worker, or between workers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkerStrike {
-    /// SIGKILL, before its first microbatch or behind its last.
-    Kill,
-    /// It answers later than the contract's timeout, from the same places.
-    AnswerLate,
-    /// It gives the gradients of its update before under the current number.
-    GiveStale,
-    /// Its frame of the update before is sent again.
-    SendAgain,
-    /// So many workers execute the update.
-    Restaff {
-        /// How many; below the contract's, and dividing an update's
-        /// microbatches.
-        num_workers: u32,
-    },
+/// Whether it strikes another process, or what passes between them, and not the
+/// state of the one that records.
+pub(super) fn is_between(due: &Due) -> bool {
+    match due.planned.fault {
+        FaultKind::WorkerLoss => due.worker() > 0,
+        FaultKind::CollectiveTimeout | FaultKind::TopologyChange => true,
+        _ => false,
+    }
 }
 
-/// A strike that is on record and has to happen in the next update.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WorkerRequest {
-    /// Where in it.
-    pub phase: FaultPhase,
-    /// What happens.
-    pub strike: WorkerStrike,
-    /// To which worker; 0 is the process that records.
-    pub worker: u32,
-}
-
-/// What a fault asks of other processes; `None` for one that strikes the
-/// process that records alone.
-#[must_use]
-pub(super) fn request(contract: &Contract, due: &Due) -> Option<WorkerRequest> {
-    let (workers, worker, phase) = (contract.topology.workers, due.worker(), due.planned.phase);
-    let strike = match (due.planned.fault, phase) {
-        (FaultKind::WorkerLoss, _) if worker > 0 => WorkerStrike::Kill,
-        (FaultKind::CollectiveTimeout, _) => WorkerStrike::AnswerLate,
-        (FaultKind::StaleOrDelayedGradient, FaultPhase::InExchange) => WorkerStrike::SendAgain,
-        (FaultKind::StaleOrDelayedGradient, _) if workers > 1 => WorkerStrike::GiveStale,
-        (FaultKind::TopologyChange, _) => {
-            let microbatches = contract.batch.accumulation.saturating_mul(contract.batch.data_parallel);
-            WorkerStrike::Restaff { num_workers: fewer_workers(workers, microbatches, due.words()[0]) }
+/// Orders what acts before the first microbatch of the next update. In an
+/// attempt of one process there is nobody to strike, and it waits.
+///
+/// # Errors
+/// When the ledger cannot be written.
+pub(super) fn before_forward(attempt: &mut Attempt, contract: &Contract, due: &Due) -> Result<(), RunError> {
+    if attempt.collective.is_none() {
+        return Ok(());
+    }
+    due.record(attempt)?;
+    let Some(collective) = &mut attempt.collective else { return Ok(()) };
+    match due.planned.fault {
+        FaultKind::WorkerLoss => collective.order(due.worker(), WorkerFault::Die(FaultPlace::BeforeForward)),
+        FaultKind::CollectiveTimeout => {
+            collective.order(due.worker(), WorkerFault::Stall(FaultPlace::BeforeForward));
         }
-        _ => return None,
-    };
-    Some(WorkerRequest { phase, strike, worker })
+        _ => {
+            let microbatches = contract.batch.accumulation.saturating_mul(contract.batch.data_parallel);
+            let num_workers = fewer_workers(collective.num_workers(), microbatches, due.words()[0]);
+            collective.execute_with(num_workers);
+        }
+    }
+    Ok(())
+}
+
+/// Orders what acts behind the last microbatch of update `step`, or while its
+/// shares are sent.
+///
+/// # Errors
+/// When the ledger cannot be written.
+pub(super) fn in_exchange(attempt: &mut Attempt, waiting: Vec<Due>, step: u64) -> Result<(), RunError> {
+    for due in waiting {
+        let worker = due.worker();
+        let relabelled = due.planned.phase == FaultPhase::BeforeExchange;
+        let fault = match due.planned.fault {
+            FaultKind::WorkerLoss => WorkerFault::Die(FaultPlace::AfterBackward),
+            FaultKind::CollectiveTimeout => WorkerFault::Stall(FaultPlace::AfterBackward),
+            _ => WorkerFault::Stale { relabelled },
+        };
+        let needs_last = matches!(fault, WorkerFault::Stale { .. });
+        let can_act = match &attempt.collective {
+            // Without the update before there is nothing stale to give; it waits
+            // for an attempt that executes both.
+            Some(collective) => !needs_last || collective.has_executed(step.saturating_sub(1)),
+            // In an attempt of one process that one can be lost, and nobody else.
+            None => worker == 0 && due.planned.fault == FaultKind::WorkerLoss,
+        };
+        if !can_act {
+            continue;
+        }
+        due.record(attempt)?;
+        match &mut attempt.collective {
+            Some(collective) => collective.order(worker, fault),
+            None => vanish()?,
+        }
+    }
+    Ok(())
+}
+
+/// Gives the state that a fault changed here to the other workers: what is lost
+/// or moved is so for all of them.
+///
+/// # Errors
+/// When a worker cannot be told.
+pub(super) fn restate(attempt: &mut Attempt, engine: &Engine) -> Result<(), RunError> {
+    let Some(collective) = &mut attempt.collective else { return Ok(()) };
+    collective.restate(engine, &AtomicBool::new(false)).map(|_| ())
 }
 
 /// Another number of workers that divides the microbatches of an update.
@@ -62,15 +96,6 @@ fn fewer_workers(workers: u32, microbatches: u32, word: u32) -> u32 {
     let possible: Vec<u32> = (1..workers).filter(|count| microbatches.is_multiple_of(*count)).collect();
     // With more than one worker, one is always possible.
     possible.get(word as usize % possible.len().max(1)).copied().unwrap_or(1)
-}
-
-/// Carries out a request.
-///
-/// # Errors
-/// [`Refusal::Unsupported`] in a trainer whose updates no other process
-/// executes; the freeze refuses such a plan before.
-pub(super) fn strike(_: &mut Attempt, _: &mut Engine, request: &WorkerRequest) -> Result<(), RunError> {
-    Err(Refusal::Unsupported { pointer: "/faults/plan", found: format!("{request:?}") }.into())
 }
 
 #[cfg(test)]

@@ -365,6 +365,9 @@ impl Process<'_> {
                 self.identity,
                 self.frozen.contract.numerics.compute_dtype,
                 self.num_threads,
+                // One process executes every microbatch of a probe, whatever the
+                // run's workers are: bits do not depend on it.
+                1,
             ),
         };
         Body::ProbeStart(Box::new(Halves { det, obs }))

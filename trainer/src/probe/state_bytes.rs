@@ -22,20 +22,21 @@ pub struct StateBytes {
 }
 
 impl StateBytes {
-    /// Captures an engine's state.
+    /// Captures an engine's state, as a run with so many workers would.
     ///
     /// # Errors
     /// When the device fails or the state does not make files.
     pub fn capture(
         engine: &Engine,
         contract: &Contract,
-        plan: &CompilerPlan,
+        (plan, num_workers): (&CompilerPlan, u32),
         selection: &SelectionState,
     ) -> Result<Self, ProbeError> {
         let derivation = Derivation {
             contract,
             counters: engine.consumed(),
             num_train_examples: engine.num_train_examples(),
+            num_workers,
             plan,
             selection,
             step: engine.step_number(),

@@ -115,7 +115,9 @@ pub fn run(options: &TrajectoryOptions) -> Result<(), ProbeError> {
     })?;
     warm_start::apply(&mut engine, loaded.weights.as_deref())?;
     let end_step = history.end.as_ref().map(|end| end.last_step);
-    let context = Context { console, end_step, frozen: &frozen, identity: &identity, interrupt, options };
+    let num_workers = resume.num_workers;
+    let identity = &identity;
+    let context = Context { console, end_step, frozen: &frozen, identity, interrupt, num_workers, options };
     rayon::scope(|_| match &options.against {
         None => reference(&context, engine, &resume),
         Some(_) => resumed(&context, engine, resume),
@@ -134,6 +136,9 @@ pub(super) struct Context<'a> {
     frozen: &'a FrozenContract,
     identity: &'a Identity,
     pub(super) interrupt: Interrupt,
+    /// Of the attempt that saved the checkpoint, as its state says. One process
+    /// executes them all here.
+    num_workers: u32,
     pub(super) options: &'a TrajectoryOptions,
 }
 
@@ -245,7 +250,7 @@ impl Trajectory<'_> {
         StateBytes::capture(
             &self.engine,
             self.context.contract(),
-            self.context.plan(),
+            (self.context.plan(), self.context.num_workers),
             self.selection.state(),
         )
     }

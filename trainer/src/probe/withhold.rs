@@ -48,7 +48,8 @@ pub fn restore(
     plan: &CompilerPlan,
     withheld: &[StateClass],
 ) -> Result<Restored, ProbeError> {
-    let initial = StateBytes::capture(engine, contract, plan, &SelectionState::default())?;
+    let plan_of_run = (plan, resume.num_workers);
+    let initial = StateBytes::capture(engine, contract, plan_of_run, &SelectionState::default())?;
     assert_refused(engine, &mut resume, contract, plan, withheld)?;
     let Some(located) = &resume.checkpoint else {
         return Ok(Restored { equals_initial: true, selection: resume.selection });

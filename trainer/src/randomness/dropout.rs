@@ -64,6 +64,16 @@ impl Dropout {
         Self { draws, key: key(purpose, seed), ..self }
     }
 
+    /// The same masks from the stream of one of several workers; worker 0's is
+    /// the one that there is without others.
+    #[must_use]
+    pub fn of_worker(self, seed: u64, worker: u32) -> Self {
+        if self.draws.is_keyed() || worker == 0 {
+            return self;
+        }
+        Self { key: key(&format!("{STREAM_PURPOSE}:{worker}"), seed), ..self }
+    }
+
     /// Key of the stream; `None` where masks are functions of coordinates.
     #[must_use]
     pub fn stream_key(&self) -> Option<[u32; 2]> {
@@ -146,6 +156,18 @@ mod tests {
         let mean = factors.iter().map(|factor| f64::from(*factor)).sum::<f64>() / count;
         assert!((mean - 1.0).abs() < 0.01, "mean {mean}");
         assert!(Dropout::new(5, 0.0, 64).is_none());
+    }
+
+    #[test]
+    fn every_worker_has_a_stream_of_its_own_and_the_first_has_the_only_one() {
+        let dropout = Dropout::new(5, 0.25, 6).expect("a probability above 0");
+        let stream = dropout.drawn_by(DropoutDraws::PhiloxStream, 5);
+        let mut keys: Vec<_> = (0..64).map(|worker| stream.of_worker(5, worker).stream_key()).collect();
+        assert_eq!(keys[0], stream.stream_key());
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 64);
+        assert_eq!(dropout.of_worker(5, 3).key, dropout.key, "coordinates need no worker");
     }
 
     #[test]

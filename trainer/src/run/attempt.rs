@@ -11,6 +11,7 @@ use schemas::ids::{AttemptId, LearnerId, SegmentId, WorkerId};
 
 use crate::checkpoint::roster::Roster;
 use crate::faults::Injector;
+use crate::workers::Collective;
 
 use super::costs::CostMeter;
 use super::error::RunError;
@@ -18,9 +19,6 @@ use super::failpoint;
 use super::heart::Heart;
 use super::progress::Console;
 use super::save::Stages;
-
-/// The run's only segment: nothing changes its identity yet.
-pub const SEGMENT: SegmentId = SegmentId(1);
 
 /// The only learner.
 const LEARNER: LearnerId = LearnerId(0);
@@ -33,6 +31,8 @@ const WORKER: WorkerId = WorkerId(0);
 pub struct Attempt {
     /// Its number.
     pub attempt: AttemptId,
+    /// The other workers, where there are several.
+    pub collective: Option<Collective>,
     /// Where messages for people go.
     pub console: Console,
     /// What it costs.
@@ -47,6 +47,8 @@ pub struct Attempt {
     recorder: Recorder,
     /// Every checkpoint, up to the last entry that the ledger was given.
     roster: Roster,
+    /// The segment that it works in.
+    segment: SegmentId,
     /// Waiting for the recorder since the last step entry.
     waited: Duration,
 }
@@ -56,17 +58,30 @@ impl Attempt {
     /// and its counters are those that the attempt starts from.
     #[must_use]
     pub fn new(
-        attempt: AttemptId,
+        (attempt, segment): (AttemptId, SegmentId),
         (last_step, counters): (u64, Counters),
         recorder: Recorder,
         roster: Roster,
         costs: CostMeter,
         console: Console,
     ) -> Self {
-        let heart = Heart::start(recorder.clone(), attempt, last_step);
+        let heart = Heart::start(recorder.clone(), (attempt, segment), last_step);
         let waited = Duration::ZERO;
-        let faults = None;
-        Self { attempt, console, costs, counters, faults, heart, last_step, recorder, roster, waited }
+        let (collective, faults) = (None, None);
+        Self {
+            attempt,
+            collective,
+            console,
+            costs,
+            counters,
+            faults,
+            heart,
+            last_step,
+            recorder,
+            roster,
+            segment,
+            waited,
+        }
     }
 
     /// Whether the trainer looks for damage, as every run does whose contract
@@ -121,6 +136,15 @@ impl Attempt {
         self.timed(|recorder| recorder.append(record).map(|_| ()))
     }
 
+    /// As [`Self::record`], in the segment that the entry begins.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub fn record_in(&mut self, segment: SegmentId, step: u64, body: Body) -> Result<(), RunError> {
+        let record = Record { segment: Some(segment), ..self.header(step, body) };
+        self.timed(|recorder| recorder.append(record).map(|_| ()))
+    }
+
     /// Appends an entry and returns once it is durable with a signed head.
     ///
     /// # Errors
@@ -167,6 +191,7 @@ impl Attempt {
             console: self.console.clone(),
             faults: self.faults.as_ref().map(Injector::of_saves),
             recorder: self.recorder.clone(),
+            segment: self.segment,
         }
     }
 
@@ -213,7 +238,14 @@ impl Attempt {
             _ => None,
         };
         self.roster.observe(Some(self.attempt), Some(step), &body);
-        Record { worker, ..record(self.attempt, step, body) }
+        Record { worker, ..record((self.attempt, self.segment), step, body) }
+    }
+
+    /// Ends the workers and waits for them.
+    pub fn dismiss(&mut self) {
+        if let Some(collective) = self.collective.take() {
+            self.costs.worker_peak(collective.close());
+        }
     }
 
     /// Writes `attempt.end` durably and gives the recorder back, together with
@@ -222,6 +254,8 @@ impl Attempt {
     /// # Errors
     /// When the ledger cannot be written.
     pub fn end(mut self, outcome: Outcome, reason: String) -> Result<(Recorder, CostTotals), RunError> {
+        // Before the totals: what its workers cost is known when they have ended.
+        self.dismiss();
         self.heart.stop();
         self.console.finish();
         let cost = self.costs.totals();
@@ -236,7 +270,7 @@ impl Attempt {
 
 /// Header of an entry of an attempt, as its kind determines it; the worker is
 /// the loop's to name.
-fn record(attempt: AttemptId, step: u64, body: Body) -> Record {
+fn record((attempt, segment): (AttemptId, SegmentId), step: u64, body: Body) -> Record {
     let is_of_learner = matches!(
         body,
         Body::Step(_)
@@ -253,7 +287,7 @@ fn record(attempt: AttemptId, step: u64, body: Body) -> Record {
     );
     Record {
         attempt: Some(attempt),
-        segment: Some(SEGMENT),
+        segment: Some(segment),
         learner: is_of_learner.then_some(LEARNER),
         step: Some(step),
         ..Record::new(body)
@@ -269,6 +303,7 @@ pub struct Scribe {
     console: Console,
     faults: Option<Injector>,
     recorder: Recorder,
+    segment: SegmentId,
 }
 
 impl Scribe {
@@ -299,19 +334,20 @@ impl Stages for Scribe {
     }
 
     fn append(&mut self, step: u64, body: Body) -> Result<(), RunError> {
-        self.recorder.append(record(self.attempt, step, body.clone()))?;
+        self.recorder.append(record((self.attempt, self.segment), step, body.clone()))?;
         self.appended.push((step, body));
         Ok(())
     }
 
     fn append_durably(&mut self, step: u64, body: Body) -> Result<(), RunError> {
-        self.recorder.append_durable(record(self.attempt, step, body.clone()))?;
+        self.recorder.append_durable(record((self.attempt, self.segment), step, body.clone()))?;
         self.appended.push((step, body));
         Ok(())
     }
 
     fn append_durably_of(&mut self, worker: WorkerId, step: u64, body: Body) -> Result<(), RunError> {
-        let record = Record { worker: Some(worker), ..record(self.attempt, step, body.clone()) };
+        let record =
+            Record { worker: Some(worker), ..record((self.attempt, self.segment), step, body.clone()) };
         self.recorder.append_durable(record)?;
         self.appended.push((step, body));
         Ok(())

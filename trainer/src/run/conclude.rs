@@ -271,6 +271,7 @@ fn fail(
             Body::Anomaly(Box::new(Halves { det, obs }))
         }
     };
+    attempt.dismiss();
     attempt.record_of(last_step, body, failure.worker(), None)?;
     let (recorder, cost) = attempt.end(Outcome::Failed, reason.clone())?;
     let run_ended = failure.ends_run();

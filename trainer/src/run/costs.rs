@@ -36,6 +36,16 @@ impl CostMeter {
         self.sums.num_steps_executed += 1;
     }
 
+    /// Bytes that workers sent.
+    pub const fn sent(&mut self, num_bytes: u64) {
+        self.sums.bytes_sent += num_bytes;
+    }
+
+    /// The most memory that a worker other than this process had.
+    pub fn worker_peak(&mut self, num_bytes: u64) {
+        self.sums.peak_resident_bytes = self.sums.peak_resident_bytes.max(num_bytes);
+    }
+
     /// Time that the loop waited for the recorder.
     pub fn recording(&mut self, duration: Duration) {
         self.sums.recording_us += micros(duration);
@@ -64,7 +74,7 @@ impl CostMeter {
         CostTotals {
             cpu_us: cpu_us().unwrap_or(0),
             energy_j: None,
-            peak_resident_bytes: status_bytes("VmHWM:").unwrap_or(0),
+            peak_resident_bytes: peak_resident_bytes().unwrap_or(0).max(self.sums.peak_resident_bytes),
             wall_us: micros(self.started.elapsed()),
             ..self.sums
         }
@@ -95,15 +105,23 @@ pub fn add(left: CostTotals, right: CostTotals) -> CostTotals {
     }
 }
 
-/// Processor time of this process in microseconds, user and system.
+/// Processor time of this process and of the workers that it has waited for, in
+/// microseconds, user and system.
 fn cpu_us() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/stat").ok()?;
     // The command name, in parentheses, may hold spaces; fields count from
-    // after it: state is field 3, utime 14 and stime 15 (proc_pid_stat(5)).
-    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some((user + system) * (1_000_000 / TICKS_PER_SECOND))
+    // after it: state is field 3, utime 14, stime 15, cutime 16 and cstime 17
+    // (proc_pid_stat(5)).
+    let fields = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).take(4);
+    let ticks = fields.map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
+    Some(ticks * (1_000_000 / TICKS_PER_SECOND))
+}
+
+/// The most resident memory that this process had, in bytes; `None` where the
+/// system does not say.
+#[must_use]
+pub fn peak_resident_bytes() -> Option<u64> {
+    status_bytes("VmHWM:")
 }
 
 /// Resident memory of this process in bytes; `None` where the system does not

@@ -15,6 +15,7 @@ use crate::device::DeviceError;
 use crate::engine::EngineError;
 use crate::faults::PlanError;
 use crate::state::StateError;
+use crate::workers::WorkerError;
 
 use super::floors::FloorError;
 use super::inputs::InputError;
@@ -66,6 +67,9 @@ pub enum RunError {
     /// The system refused signal handlers or threads.
     #[error("the process cannot be set up")]
     Process(#[source] io::Error),
+    /// The workers cannot go on together.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
     /// Loss or gradient is not finite, and no contract allows to go on.
     #[error("{what} of step {step} is {value}, and the contract has no permission to go on")]
     NotFinite {
@@ -100,6 +104,7 @@ impl RunError {
             Self::Damaged(mismatch) => Some(mismatch.fault),
             Self::Checkpoint(CheckpointError::Digest { .. }) => Some(ObservedFault::CheckpointCorrupt),
             Self::Checkpoint(_) => Some(ObservedFault::StorageFailed),
+            Self::Worker(error) => error.fault(),
             // The device, and not what was saved.
             Self::State(StateError::Engine { source, .. })
                 if matches!(**source, EngineError::Device { .. }) =>
@@ -117,6 +122,7 @@ impl RunError {
     pub const fn cause(&self) -> Option<FaultKind> {
         match self {
             Self::Damaged(mismatch) => Some(mismatch.cause),
+            Self::Worker(error) => error.cause(),
             Self::Checkpoint(CheckpointError::Digest { .. }) => Some(FaultKind::SingleShardCorruption),
             // A restored class that does not fit the run is what its loss looks like.
             Self::State(StateError::Mismatch { class, .. } | StateError::Engine { class, .. }) => match class
@@ -136,6 +142,7 @@ impl RunError {
     pub const fn worker(&self) -> Option<WorkerId> {
         match self {
             Self::Damaged(mismatch) => Some(WorkerId(mismatch.worker)),
+            Self::Worker(error) if error.fault().is_some() => Some(WorkerId(error.worker())),
             _ => None,
         }
     }
@@ -148,6 +155,7 @@ impl RunError {
             Self::NotFinite { .. } => "gradient_not_finite",
             Self::Engine(_) | Self::Device(_) => "engine_failed",
             Self::Floor(_) => "floor_not_readable",
+            Self::Worker(_) => "worker_failed",
             _ => "attempt_failed",
         }
     }
@@ -161,6 +169,7 @@ impl RunError {
                 | Self::Damaged(_)
                 | Self::Floor(_)
                 | Self::NotFinite { .. }
+                | Self::Worker(_)
                 | Self::Engine(EngineError::Device { .. })
         )
     }
@@ -188,6 +197,7 @@ impl RunError {
             Self::Input(_) => {
                 Some("restore the frozen file, then run the same command again; the run resumes")
             }
+            Self::Worker(error) => Some(error.hint()),
             Self::Damaged(_) => Some(
                 "the same command again resumes the run from a checkpoint before the damage, where its contract \
                  recovers; if it comes back, look for what changes the state",

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use ledger::recorder::{Record, Recorder};
 use schemas::body::{Body, Halves, HeartbeatDet, HeartbeatObs};
-use schemas::ids::AttemptId;
+use schemas::ids::{AttemptId, SegmentId};
 
-use super::attempt::SEGMENT;
 use super::costs;
 
 /// Longest silence before a heartbeat.
@@ -45,7 +44,7 @@ impl Heart {
     /// Starts to watch. Where no thread can be had there are no heartbeats,
     /// which nothing depends on.
     #[must_use]
-    pub fn start(recorder: Recorder, attempt: AttemptId, step: u64) -> Self {
+    pub fn start(recorder: Recorder, attempt: (AttemptId, SegmentId), step: u64) -> Self {
         let state = State { is_stopping: false, last_entry: Instant::now(), phase: "start" };
         let shared =
             Arc::new(Shared { state: Mutex::new(state), step: AtomicU64::new(step), stop: Condvar::new() });
@@ -93,7 +92,7 @@ impl Drop for Heart {
     }
 }
 
-fn watch(shared: &Shared, recorder: &Recorder, attempt: AttemptId) {
+fn watch(shared: &Shared, recorder: &Recorder, (attempt, segment): (AttemptId, SegmentId)) {
     let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
     while !state.is_stopping {
         let silence = state.last_entry.elapsed();
@@ -104,7 +103,7 @@ fn watch(shared: &Shared, recorder: &Recorder, attempt: AttemptId) {
             let obs = HeartbeatObs { resident_bytes: costs::resident_bytes().unwrap_or(0) };
             let record = Record {
                 attempt: Some(attempt),
-                segment: Some(SEGMENT),
+                segment: Some(segment),
                 step: Some(shared.step.load(Ordering::Relaxed)),
                 ..Record::new(Body::Heartbeat(Box::new(Halves { det, obs })))
             };

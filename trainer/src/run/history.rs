@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{
     Body, CandidateAdmittedDet, CandidateObs, CandidateSelectedDet, CostTotals, Counters, FaultObservedDet,
-    Halves, Outcome, RunEndDet,
+    Halves, Outcome, RunEndDet, SegmentStartDet,
 };
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CandidateId, CheckpointId};
@@ -19,6 +19,7 @@ use crate::checkpoint::roster::Roster;
 
 use super::charges::Charges;
 use super::doubt;
+use super::segments::PastSegment;
 
 /// One earlier process.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +41,8 @@ pub struct PastAttempt {
     pub is_resumed: bool,
     /// Its last completed step, or the step that it started from.
     pub last_step: u64,
+    /// Processes that executed it.
+    pub num_workers: u32,
     /// How it ended; `None` for one that vanished.
     pub outcome: Option<Outcome>,
     /// Its process id, which is part of its staging folders' names.
@@ -119,8 +122,8 @@ pub struct History {
     pub selected: Option<Halves<CandidateSelectedDet, CandidateObs>>,
     /// Threads of the first attempt.
     pub num_threads: Option<u32>,
-    /// Whether `segment.start` of the first segment was written.
-    pub has_segment: bool,
+    /// The segment that began last.
+    pub segment: Option<PastSegment>,
     /// Whether `run.start` was written.
     pub has_started: bool,
     /// After the newest attempt's last step.
@@ -138,7 +141,7 @@ impl History {
         }
         match &entry.body {
             Body::RunStart(_) => self.has_started = true,
-            Body::SegmentStart(_) => self.has_segment = true,
+            Body::SegmentStart(halves) => self.observe_segment(entry, &halves.det),
             Body::RunEnd(halves) => self.end = Some(halves.det.clone()),
             Body::AttemptStart(halves) => {
                 self.num_threads.get_or_insert(halves.obs.plan.num_threads);
@@ -156,6 +159,7 @@ impl History {
                     is_in_doubt: false,
                     is_resumed: halves.det.resumed_from.is_some(),
                     last_step: halves.det.from_step,
+                    num_workers: halves.obs.plan.num_workers,
                     outcome: None,
                     process: halves.obs.process,
                     is_reported: false,
@@ -260,6 +264,20 @@ impl History {
             Body::CheckpointRetired(halves) => self.advance(&halves.obs.checkpoint, Progress::Retired),
             _ => {}
         }
+    }
+
+    /// The first segment has the contract's number of workers, every other one
+    /// that of the attempt which began it.
+    fn observe_segment(&mut self, entry: &Entry, det: &SegmentStartDet) {
+        let begun_by = self.header_attempt(entry).map(|past| past.num_workers);
+        let num_workers = begun_by.filter(|_| det.adjudication.is_some());
+        self.segment = Some(PastSegment { num_workers, segment: det.segment });
+    }
+
+    /// Processes that executed an attempt; `None` for one that is not on record.
+    #[must_use]
+    pub fn num_workers_of(&self, attempt: AttemptId) -> Option<u32> {
+        self.attempts.iter().find(|past| past.attempt == attempt).map(|past| past.num_workers)
     }
 
     fn advance(&mut self, checkpoint: &CheckpointId, progress: Progress) {

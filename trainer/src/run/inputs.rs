@@ -109,6 +109,10 @@ pub enum InputError {
 pub struct Inputs {
     /// The optimizer policy card.
     pub card: PolicyCard,
+    /// The manifest of the data.
+    pub data: DataManifest,
+    /// Folder of the data shards.
+    pub folder: PathBuf,
     /// The manifest of parameters.
     pub parameters: ParameterManifest,
     /// Examples of the train split.
@@ -167,7 +171,7 @@ pub fn load(
     let train = open("/data/train_examples", &contract.data.train_examples, Split::Train)?;
     let val = open("/data/val_examples", &contract.data.val_examples, Split::Val)?;
     let weights = super::warm_start::load(contract, places.ledger)?;
-    Ok(Some(Inputs { card, parameters, train, val, weights }))
+    Ok(Some(Inputs { card, data, folder, parameters, train, val, weights }))
 }
 
 /// Folder that the data manifest's paths are relative to.

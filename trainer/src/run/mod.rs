@@ -28,6 +28,7 @@ pub mod resume;
 pub mod retire;
 pub mod save;
 pub mod saver;
+pub mod segments;
 pub mod select;
 pub mod signals;
 pub(crate) mod stored;
@@ -42,8 +43,7 @@ use ledger::keys::{KeyRing, Role};
 use ledger::reader::Reader;
 use ledger::recorder::{Record, Recorder};
 use schemas::body::{
-    AttemptStartDet, AttemptStartObs, Body, ExecutedPlan, Halves, Nothing, Outcome, RunStartDet, RunStartObs,
-    SegmentStartDet,
+    AttemptStartDet, AttemptStartObs, Body, ExecutedPlan, Halves, Outcome, RunStartDet, RunStartObs,
 };
 use schemas::contract::{Contract, Device, Dtype, PermittedRewrite, Recovery};
 
@@ -53,8 +53,9 @@ use crate::engine::{Engine, EngineConfig};
 use crate::faults::{self, Injector};
 use crate::identity::{self, Identity};
 use crate::store::working_folder;
+use crate::workers::{Collective, Plan};
 
-use attempt::{Attempt, SEGMENT};
+use attempt::Attempt;
 use conclude::RunReport;
 use costs::CostMeter;
 use error::RunError;
@@ -88,8 +89,13 @@ pub struct RunOptions {
     /// Whether a run that recorded steps and has no checkpoint to go on from
     /// may start again from the initial state.
     pub may_restart: bool,
-    /// Threads of tensor kernels; all processors where `None`.
+    /// Threads of tensor kernels, of all workers together; all processors where
+    /// `None`.
     pub num_threads: Option<u32>,
+    /// Processes that execute the attempt; the contract's number where `None`.
+    pub num_workers: Option<u32>,
+    /// What a worker executes; this program where `None`.
+    pub worker_program: Option<PathBuf>,
 }
 
 /// What executes the updates of an attempt: [`train::train`], or a bench that
@@ -104,6 +110,7 @@ struct Process<'a> {
     identity: Identity,
     interrupt: Interrupt,
     ledger_folder: PathBuf,
+    num_workers: u32,
     options: &'a RunOptions,
 }
 
@@ -149,6 +156,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
     let identity = identity::identity(device);
     refusal::check_identity(contract, &identity)?;
     refusal::check_supported(contract)?;
+    let num_workers = segments::num_workers(contract, options.num_workers)?;
 
     // What happened before.
     let reader = Reader::open(&options.ledger)?;
@@ -170,7 +178,8 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
         recorder.close()?;
         return Ok(report);
     }
-    if let Some(num_threads) = num_threads(contract, options.num_threads, history.num_threads)? {
+    let asked = threads_of_each(options.num_threads, history.num_threads, num_workers);
+    if let Some(num_threads) = num_threads(contract, asked, history.num_threads)? {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads as usize);
         pool.build_global().map_err(|error| RunError::Process(io::Error::other(error)))?;
     }
@@ -180,7 +189,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
     if interrupt.is_set() {
         return Ok(RunReport::interrupted_early(&frozen, interrupt.received()));
     }
-    let process = Process { console, costs, identity, interrupt, ledger_folder, options };
+    let process = Process { console, costs, identity, interrupt, ledger_folder, num_workers, options };
     execute(process, recorder, &reader, &frozen, &history, resume, drive)
 }
 
@@ -200,6 +209,18 @@ pub fn key_folder(keys: Option<&Path>, ledger: &Path) -> PathBuf {
     keys.map(Path::to_owned)
         .or_else(|| std::env::var_os(KEYS_VARIABLE).map(PathBuf::from))
         .unwrap_or_else(|| folder_of(ledger).join("keys"))
+}
+
+/// Threads of one of several workers: its part of those that were asked for, or
+/// of all processors where nobody said and no attempt was before.
+fn threads_of_each(asked: Option<u32>, earlier: Option<u32>, num_workers: u32) -> Option<u32> {
+    let all = || std::thread::available_parallelism().ok().and_then(|all| u32::try_from(all.get()).ok());
+    let shared = match asked {
+        None if num_workers == 1 || earlier.is_some() => return None,
+        None => all().unwrap_or(1),
+        Some(asked) => asked,
+    };
+    Some((shared / num_workers.max(1)).max(1))
 }
 
 /// Threads to run with: those of the command line, or of the attempts before
@@ -275,21 +296,43 @@ fn execute(
         reason,
         resumed_from,
     };
-    let obs = attempt_observations(&process.identity, frozen.contract.numerics.compute_dtype);
+    let compute_dtype = frozen.contract.numerics.compute_dtype;
+    let obs = attempt_observations(&process.identity, compute_dtype, process.num_workers);
+    let entered = segments::enter(frozen, history, process.num_workers, resume.step)?;
     let body = Body::AttemptStart(Box::new(Halves { det, obs }));
     let mut roster = history.roster.clone();
     roster.observe(Some(number), Some(resume.step), &body);
     recorder.append_durable(Record::new(body).attempt(number).step(resume.step))?;
     failpoint::pass("attempt.started");
 
-    let Process { console, costs, identity, interrupt, ledger_folder, options } = process;
+    let Process { console, costs, identity, interrupt, ledger_folder, num_workers, options } = process;
     let from = (resume.step, resume.counters);
-    let mut attempt = Attempt::new(number, from, recorder, roster, costs, console);
+    let in_segment = (number, entered.segment);
+    let mut attempt = Attempt::new(in_segment, from, recorder, roster, costs, console);
+    for (segment, body) in entered.starts {
+        let Body::SegmentStart(halves) = &body else { continue };
+        attempt.record_in(segment, halves.det.from_step, body)?;
+    }
     let places = Places { data: options.data.as_deref(), ledger: &ledger_folder };
-    let said = options.intervention.as_ref();
-    let result =
-        work(&mut attempt, reader, frozen, history, resume, places, &identity, &interrupt, said, drive);
+    let given = Given {
+        identity: &identity,
+        interrupt: &interrupt,
+        intervention: options.intervention.as_ref(),
+        num_workers,
+        program: options.worker_program.as_deref(),
+    };
+    let result = work(&mut attempt, reader, frozen, history, resume, places, given, drive);
     conclude::conclude(attempt, frozen, history, &ledger_folder, result)
+}
+
+/// What an attempt executes with.
+#[derive(Debug, Clone, Copy)]
+struct Given<'a> {
+    identity: &'a Identity,
+    interrupt: &'a Interrupt,
+    intervention: Option<&'a Intervention>,
+    num_workers: u32,
+    program: Option<&'a Path>,
 }
 
 /// Everything between `attempt.start` and `attempt.end`.
@@ -301,17 +344,13 @@ fn work(
     history: &History,
     resume: ResumeState,
     places: Places<'_>,
-    identity: &Identity,
-    interrupt: &Interrupt,
-    intervention: Option<&Intervention>,
+    given: Given<'_>,
     drive: &mut Driver<'_>,
 ) -> Result<Trained, RunError> {
     let contract = &frozen.contract;
+    let Given { identity, interrupt, num_workers, .. } = given;
     attempt.faults = Injector::open(frozen, reader)?;
-    if !history.has_segment {
-        attempt.record(0, first_segment(frozen))?;
-    }
-    if let Some(said) = intervention {
+    if let Some(said) = given.intervention {
         intervention::record(attempt, resume.step, said)?;
     }
     let store = places.ledger.join(working_folder(&contract.checkpoints.store));
@@ -335,6 +374,25 @@ fn work(
     })?;
     warm_start::apply(&mut engine, loaded.weights.as_deref())?;
     resume.restore(&mut engine, contract, &identity.plan)?;
+    if let Some(collective) = contract.topology.collective.as_ref().filter(|_| num_workers > 1) {
+        let plan = Plan {
+            card: &loaded.card,
+            collective,
+            contract,
+            data: &loaded.data,
+            detects: attempt.detects(),
+            folder: &loaded.folder,
+            keeps_last: attempt.faults.is_some(),
+            num_threads: u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX),
+            num_workers,
+            parameters: &loaded.parameters,
+            program: given.program.map(Path::to_owned),
+        };
+        attempt.console.say(&format!("Starting {} workers beside this one", num_workers - 1));
+        let started = Collective::start(&plan, &engine, interrupt.flag())?;
+        let Some(started) = started else { return Ok(Trained::interrupted(interrupt.received())) };
+        attempt.collective = Some(started);
+    }
     if attempt.faults.is_some() && resume.checkpoint.is_some() {
         faults::restored(attempt, &mut engine, contract, resume.step)?;
     }
@@ -344,6 +402,7 @@ fn work(
         interrupt,
         ledger_folder: places.ledger,
         num_parameters,
+        num_workers,
         plan: &identity.plan,
     };
     // The loop runs on one of the pool's own threads. From outside, every kernel
@@ -357,39 +416,32 @@ fn num_elements(parameters: &schemas::parameters::ParameterManifest) -> u64 {
     stored.map(|declaration| declaration.shape.iter().product::<u64>()).sum()
 }
 
-fn first_segment(frozen: &FrozenContract) -> Body {
-    let det = SegmentStartDet {
-        adjudication: None,
-        from_step: 0,
-        identity: frozen.digest,
-        parent: None,
-        segment: SEGMENT,
-    };
-    Body::SegmentStart(Box::new(Halves { det, obs: Nothing {} }))
-}
-
-fn attempt_observations(identity: &Identity, compute_dtype: Dtype) -> AttemptStartObs {
+fn attempt_observations(identity: &Identity, compute_dtype: Dtype, num_workers: u32) -> AttemptStartObs {
     let num_threads = u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX);
     AttemptStartObs {
         cpu: identity::cpu_model(),
         environment: identity.environment.clone(),
         host: ledger::keys::host_identity(),
-        plan: executed_plan(identity, compute_dtype, num_threads),
+        plan: executed_plan(identity, compute_dtype, num_threads, num_workers),
         process: std::process::id(),
         total_memory_bytes: costs::total_memory_bytes(),
     }
 }
 
-/// The plan of a process with so many threads, whose engine computes in the
+/// The plan of processes with so many threads each, whose engines compute in the
 /// contract's dtype or would have refused the contract.
-pub(crate) fn executed_plan(identity: &Identity, compute_dtype: Dtype, num_threads: u32) -> ExecutedPlan {
+pub(crate) fn executed_plan(
+    identity: &Identity,
+    compute_dtype: Dtype,
+    num_threads: u32,
+    num_workers: u32,
+) -> ExecutedPlan {
     ExecutedPlan {
         compiler: identity.plan.clone(),
         compute_dtype,
         instrumentation: failpoint::instrumentation(),
         num_threads,
-        // This process executes every microbatch itself.
-        num_workers: 1,
+        num_workers,
     }
 }
 

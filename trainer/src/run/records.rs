@@ -14,6 +14,7 @@ use crate::detect;
 use crate::engine::{Engine, StepOutcome};
 use crate::evaluate::EvaluationOutcome;
 use crate::faults;
+use crate::workers::Exchange;
 
 use super::attempt::Attempt;
 use super::costs::{self, micros};
@@ -38,6 +39,8 @@ pub(super) struct Evaluated<'a> {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) duration: Duration,
+    /// What workers did of it.
+    pub(super) exchange: Exchange,
     pub(super) outcome: StepOutcome,
 }
 
@@ -68,13 +71,14 @@ pub(super) fn record_step(
     let det = outcome.det(state);
     let is_read = step.is_multiple_of(RESIDENT_EVERY_STEPS);
     let obs = StepObs {
-        bytes_sent: 0,
+        bytes_sent: update.exchange.bytes_sent(),
         duration_us: micros(update.duration),
         recording_us: micros(attempt.take_waited()),
-        replicas: Vec::new(),
+        replicas: update.exchange.replicas.clone(),
         resident_bytes: if is_read { costs::resident_bytes() } else { None },
-        shares: Vec::new(),
+        shares: update.exchange.shares.clone(),
     };
+    attempt.costs.sent(obs.bytes_sent);
     attempt.console.step(step, &det, update.duration);
     attempt.record(step, Body::Step(Box::new(Halves { det, obs })))?;
     attempt.costs.step();

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::identity::Identity;
 use crate::state::{StateError, registry};
 use crate::store::{self, StoreError};
+use crate::workers::MAX_WORKERS;
 
 /// A contract that may not be executed by this binary, here.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +135,24 @@ pub enum Refusal {
     /// The checkpoint store cannot be used from here.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Another number of workers than the contract's.
+    #[error(
+        "the contract has {expected} workers and permits no other number, the command line asks for {actual}"
+    )]
+    Workers {
+        /// In the contract.
+        expected: u32,
+        /// On the command line.
+        actual: u32,
+    },
+    /// Workers that cannot share a global batch evenly.
+    #[error("a global batch has {num_microbatches} microbatches, which {actual} workers cannot share evenly")]
+    WorkersDivide {
+        /// Of a global batch.
+        num_microbatches: u32,
+        /// On the command line.
+        actual: u32,
+    },
     /// Another number of threads than the attempts before.
     #[error("earlier attempts ran {expected} threads, the command line asks for {actual}")]
     Threads {
@@ -171,6 +190,11 @@ impl Refusal {
                 "leave out `--threads`; a contract that permits another number says so in \
                  /topology/permitted_rewrites"
             }
+            Self::Workers { .. } => {
+                "leave out `--workers`; a contract that permits another number says `worker_count` in \
+                 /topology/permitted_rewrites"
+            }
+            Self::WorkersDivide { .. } => "name a number that divides it, 64 at most",
             Self::Store(error) => error.hint(),
             Self::Unsupported { .. } | Self::State(_) => "change the contract and freeze it again",
             Self::Instrumented { .. } => {
@@ -221,8 +245,18 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
     if contract.topology.learners != 1 {
         return unsupported("/topology/learners", &contract.topology.learners);
     }
-    if contract.topology.workers != 1 || contract.batch.data_parallel != 1 {
-        return unsupported("/topology/workers", &contract.topology.workers);
+    let workers = contract.topology.workers;
+    if !(1..=MAX_WORKERS).contains(&workers) || contract.batch.data_parallel != workers {
+        return unsupported("/topology/workers", &workers);
+    }
+    if contract.topology.collective.is_some() != (workers > 1) {
+        return unsupported("/topology/collective", &contract.topology.collective);
+    }
+    if workers > 1 && contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients {
+        return unsupported("/checkpoints/mid_accumulation", &contract.checkpoints.mid_accumulation);
+    }
+    if workers > 1 && contract.plan.device != Device::Cpu {
+        return unsupported("/plan/device", &contract.plan.device);
     }
     if let Some(count) = contract.checkpoints.after_microbatches
         && !(contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients

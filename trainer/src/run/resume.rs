@@ -35,6 +35,8 @@ pub struct ResumeState {
     /// Checkpoints that a fault puts in doubt, newest first, where the recovery
     /// policy goes back behind them.
     pub doubtful: Vec<DoubtfulCheckpoint>,
+    /// Processes that executed the attempt which saved the checkpoint.
+    pub num_workers: u32,
     /// Best value and patience after the evaluations up to `step`.
     pub selection: SelectionTracker,
     /// Completed updates.
@@ -117,7 +119,18 @@ pub fn decide_among(
         }
     }
     let doubtful = Vec::new();
-    Ok(ResumeState { checkpoint, counters, doubtful, selection, step, unqualified: None, unusable })
+    let saver = checkpoint.as_ref().and_then(|located| history.num_workers_of(located.record.attempt));
+    let num_workers = saver.unwrap_or(contract.topology.workers);
+    Ok(ResumeState {
+        checkpoint,
+        counters,
+        doubtful,
+        num_workers,
+        selection,
+        step,
+        unqualified: None,
+        unusable,
+    })
 }
 
 impl ResumeState {
@@ -234,6 +247,7 @@ impl ResumeState {
             contract,
             counters: self.counters,
             num_train_examples: engine.num_train_examples(),
+            num_workers: self.num_workers,
             plan,
             selection: self.selection.state(),
             step: self.step,

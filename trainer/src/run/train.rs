@@ -26,6 +26,7 @@ use crate::state::anomaly::SinceLast;
 use crate::state::registry::{self, CapturedState, Source};
 use crate::state::{Derivation, SelectionTracker};
 use crate::store::working_folder;
+use crate::workers::{Collective, Exchange};
 
 use super::attempt::Attempt;
 use super::calendar;
@@ -70,6 +71,8 @@ pub struct Loop<'a> {
     pub ledger_folder: &'a Path,
     /// Elements of all parameters.
     pub num_parameters: u64,
+    /// Processes that execute the attempt.
+    pub num_workers: u32,
     /// The plan that runs.
     pub plan: &'a CompilerPlan,
 }
@@ -296,6 +299,7 @@ impl<'a> Training<'a> {
             contract: &self.context.frozen.contract,
             counters: engine.consumed(),
             num_train_examples: engine.num_train_examples(),
+            num_workers: self.context.num_workers,
             plan: self.context.plan,
             selection: self.selection.state(),
             step: self.step,
@@ -518,13 +522,19 @@ impl<'a> Training<'a> {
         }
         if let Some(detectors) = &mut self.detectors {
             detectors.before_update(engine)?;
+            let executing = attempt.collective.as_ref().map_or(1, Collective::num_executing);
+            Detectors::check_workers(executing, self.context.num_workers)?;
         }
         if attempt.faults.is_some()
             && !faults::before_exchange(attempt, engine, contract, step + 1, interrupt.flag())?
         {
             return self.interrupted(attempt, engine);
         }
-        let Some(outcome) = engine.step(interrupt.flag())? else {
+        let update = match &mut attempt.collective {
+            Some(collective) => collective.update(engine, interrupt.flag())?,
+            None => engine.step(interrupt.flag())?.map(|outcome| (outcome, Exchange::default())),
+        };
+        let Some((outcome, exchange)) = update else {
             return self.interrupted(attempt, engine);
         };
         self.step += 1;
@@ -535,7 +545,7 @@ impl<'a> Training<'a> {
             detectors.after_update(engine, &outcome)?;
         }
         self.since.update(&outcome);
-        self.pending = Some(Pending { duration: started.elapsed(), outcome });
+        self.pending = Some(Pending { duration: started.elapsed(), exchange, outcome });
         Ok(None)
     }
 }

@@ -5,9 +5,15 @@
 //! finds the same by its own code. Looking costs next to nothing where nothing
 //! is odd: a tensor is left at its first element that is in order.
 
-use schemas::body::{AnomalyDet, BF16_ONLY_MANTISSAS, Credit, StateAnomaly, UNCHANGED_STATE, ZERO_MOMENTS};
+use std::collections::BTreeSet;
+
+use schemas::body::{
+    AnomalyDet, BF16_ONLY_MANTISSAS, Credit, SHARED_RANDOM_STREAM, StateAnomaly, UNCHANGED_STATE,
+    ZERO_MOMENTS,
+};
 use schemas::digest::Digest;
 use schemas::state::StateClass;
+use serde::Deserialize;
 
 use super::registry::{CapturedState, Content};
 use crate::engine::StepOutcome;
@@ -81,6 +87,10 @@ pub fn detect(state: &CapturedState, since: &SinceLast, saved: &UpdatedShards) -
     for class in BINARY32_CLASSES {
         found.extend(of_tensors(BF16_ONLY_MANTISSAS, class, state, is_bf16_only));
     }
+    if has_shared_stream(state) {
+        let state = StateAnomaly { class: StateClass::RngCpu, num_elements: 0, num_tensors: 0, tensor: None };
+        found.push(AnomalyDet { name: SHARED_RANDOM_STREAM.to_owned(), state: Some(state) });
+    }
     if let Some(predecessor) = &since.predecessor {
         if since.has_rate && saved.model == predecessor.model {
             found.push(unchanged(StateClass::Model, state));
@@ -100,12 +110,33 @@ pub fn detect(state: &CapturedState, since: &SinceLast, saved: &UpdatedShards) -
 pub fn describe(det: &AnomalyDet) -> String {
     let Some(state) = &det.state else { return det.name.clone() };
     let StateAnomaly { class, num_elements, num_tensors, tensor } = state;
+    if det.name == SHARED_RANDOM_STREAM {
+        return format!("{}: two workers draw from one stream", det.name);
+    }
     match tensor {
         Some(tensor) => {
             format!("{}: {class}, {num_tensors} tensors of {num_elements} elements, first {tensor}", det.name)
         }
         None => format!("{}: {class}, {num_tensors} tensors of {num_elements} elements", det.name),
     }
+}
+
+/// Whether two workers draw from one stream: their files have one key, and
+/// something was drawn.
+fn has_shared_stream(state: &CapturedState) -> bool {
+    #[derive(Deserialize)]
+    struct Stream {
+        blocks: u64,
+        key: [u32; 2],
+    }
+    let of_class = state.classes.iter().filter(|(class, _)| *class == StateClass::RngCpu);
+    let streams = of_class.flat_map(|(_, shards)| shards).filter_map(|shard| match &shard.content {
+        Content::Json(bytes) => serde_json::from_slice::<Stream>(bytes).ok(),
+        _ => None,
+    });
+    let mut keys = BTreeSet::new();
+    let mut drawn = streams.filter(|stream| stream.blocks > 0);
+    drawn.any(|stream| !keys.insert(stream.key))
 }
 
 /// Tensors of a class, in name order.

@@ -107,6 +107,9 @@ pub struct Derivation<'a> {
     pub counters: Counters,
     /// Examples of the train split.
     pub num_train_examples: u64,
+    /// Processes that execute the attempt; when state is restored, those of the
+    /// attempt that saved it.
+    pub num_workers: u32,
     /// The plan that runs.
     pub plan: &'a CompilerPlan,
     /// Best value so far and patience, after the step's evaluations.

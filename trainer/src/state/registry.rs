@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::contract::Contract;
 use schemas::digest::Digest;
+use schemas::ids::WorkerId;
 use schemas::state::{
     CapturedClass, CheckpointManifest, NotApplicableReason, Shard, StateClass, StateClassDeclaration,
 };
@@ -259,6 +260,12 @@ fn inventory(class: StateClass, reason: String) -> StateError {
     StateError::Inventory { class, reason }
 }
 
+/// Worker whose state a shard holds; `None` where workers share it.
+#[must_use]
+pub fn worker_of(path: &str) -> Option<WorkerId> {
+    classes::rng_cpu::worker_of(path).map(WorkerId)
+}
+
 /// Copies every class that the contract captures.
 ///
 /// # Errors
@@ -289,11 +296,16 @@ pub fn restore(
     let contract = target.derivation.contract;
     check_inventory(contract, manifest, target.derivation.step, target.engine)?;
     let captured = manifest.classes.iter().filter(|captured| captured.not_applicable.is_none());
+    // Of each worker one item, where workers have state of their own.
+    let mut listed: BTreeMap<StateClass, Vec<Shard>> = BTreeMap::new();
     for captured in captured.filter(|captured| !left_out.contains(&captured.class)) {
-        let class = captured.class;
+        listed.entry(captured.class).or_default().extend(captured.shards.iter().cloned());
+    }
+    for (class, listed) in &listed {
+        let class = *class;
         let component =
             component(class).ok_or_else(|| inventory(class, "this trainer has no such state".to_owned()))?;
-        component.restore(&Shards { class, contents, listed: &captured.shards }, target)?;
+        component.restore(&Shards { class, contents, listed }, target)?;
     }
     if left_out.is_empty() {
         let class = StateClass::AccumulatedGradients;
@@ -310,38 +322,51 @@ fn check_inventory(
     step: u64,
     engine: &Engine,
 ) -> Result<(), StateError> {
-    let mut found: BTreeMap<StateClass, &CapturedClass> = BTreeMap::new();
+    let mut found: BTreeMap<(StateClass, Option<WorkerId>), &CapturedClass> = BTreeMap::new();
     for captured in &manifest.classes {
-        if found.insert(captured.class, captured).is_some() {
+        if found.insert((captured.class, captured.worker), captured).is_some() {
             return Err(inventory(captured.class, "the checkpoint has it twice".to_owned()));
         }
     }
     for declaration in &contract.state_classes {
         let class = declaration.class;
-        let Some(captured) = found.remove(&class) else {
-            return Err(inventory(class, "the checkpoint does not have it".to_owned()));
-        };
-        if captured.not_applicable != declaration.not_applicable {
-            let (wanted, actual) = (declaration.not_applicable, captured.not_applicable);
-            let reason = format!("the contract declares {wanted:?}, the checkpoint {actual:?}");
-            return Err(inventory(class, reason));
-        }
-        if captured.step != step {
-            let reason = format!("it stands at step {}, and the checkpoint at step {step}", captured.step);
-            return Err(inventory(class, reason));
-        }
         let names = match (declaration.not_applicable, component(class)) {
             (None, Some(component)) => component.shards_in(engine),
             _ => &[],
         };
-        let wanted: BTreeSet<&str> = names.iter().copied().collect();
-        let shards: BTreeSet<&str> = captured.shards.iter().map(|shard| shard.path.as_str()).collect();
-        if shards != wanted || captured.shards.len() != wanted.len() {
-            return Err(inventory(class, format!("it has the shards {shards:?}, expected {wanted:?}")));
+        let workers: BTreeSet<Option<WorkerId>> = if names.is_empty() {
+            BTreeSet::from([None])
+        } else {
+            names.iter().map(|name| worker_of(name)).collect()
+        };
+        for worker in workers {
+            let Some(captured) = found.remove(&(class, worker)) else {
+                let whose = worker.map_or_else(String::new, |worker| format!(" of worker {worker}"));
+                return Err(inventory(class, format!("the checkpoint does not have it{whose}")));
+            };
+            if captured.not_applicable != declaration.not_applicable {
+                let (wanted, actual) = (declaration.not_applicable, captured.not_applicable);
+                let reason = format!("the contract declares {wanted:?}, the checkpoint {actual:?}");
+                return Err(inventory(class, reason));
+            }
+            if captured.step != step {
+                let reason =
+                    format!("it stands at step {}, and the checkpoint at step {step}", captured.step);
+                return Err(inventory(class, reason));
+            }
+            let wanted: BTreeSet<&str> =
+                names.iter().copied().filter(|name| worker_of(name) == worker).collect();
+            let shards: BTreeSet<&str> = captured.shards.iter().map(|shard| shard.path.as_str()).collect();
+            if shards != wanted || captured.shards.len() != wanted.len() {
+                return Err(inventory(class, format!("it has the shards {shards:?}, expected {wanted:?}")));
+            }
         }
     }
     match found.into_keys().next() {
-        Some(class) => Err(inventory(class, "the contract does not declare it".to_owned())),
+        Some((class, Some(worker))) => {
+            Err(inventory(class, format!("the checkpoint has it of worker {worker}, and the run has not")))
+        }
+        Some((class, None)) => Err(inventory(class, "the contract does not declare it".to_owned())),
         None => Ok(()),
     }
 }

@@ -331,6 +331,24 @@ impl Fixture {
         Ok(Self { contract, card, parameters, data, train, val })
     }
 
+    /// The same global batch in the same microbatches, for so many workers.
+    pub fn share(&mut self, num_workers: u32) {
+        let batch = &mut self.contract.batch;
+        let num_microbatches = batch.accumulation * batch.data_parallel;
+        assert_eq!(num_microbatches % num_workers, 0);
+        batch.accumulation = num_microbatches / num_workers;
+        batch.data_parallel = num_workers;
+        self.contract.topology.workers = num_workers;
+        let several = num_workers > 1;
+        self.contract.topology.collective = several.then_some(Collective {
+            heartbeat_ms: 50,
+            replica_digest_every_steps: 2,
+            timeout_ms: 60_000,
+        });
+        self.contract.expected.communication_bytes_per_step = if several { 1 << 24 } else { 0 };
+        self.card.distribution.communication = if several { "all_reduce" } else { "none" }.to_owned();
+    }
+
     pub fn engine(&self, folder: &Path) -> Result<Engine> {
         let Architecture::LlamaDecoder(decoder) = &self.contract.architecture;
         let open = |split, records: &[ExampleRecord]| {

@@ -54,12 +54,35 @@ impl RunFolder {
 
     /// The same, with parameters that no update changes, by pattern.
     pub fn with_frozen(frozen: &[&str], edit: impl FnOnce(&mut Contract)) -> Result<Self> {
+        Self::with(frozen, |_| (), edit)
+    }
+
+    /// The same, for so many workers that share so many microbatches.
+    pub fn with_workers(
+        (num_workers, num_microbatches): (u32, u32),
+        edit: impl FnOnce(&mut Contract),
+    ) -> Result<Self> {
+        let share = |fixture: &mut Fixture| {
+            let batch = &mut fixture.contract.batch;
+            batch.accumulation = num_microbatches;
+            batch.global_examples = num_microbatches * batch.microbatch_examples;
+            fixture.share(num_workers);
+        };
+        Self::with(&[], share, edit)
+    }
+
+    fn with(
+        frozen: &[&str],
+        prepare: impl FnOnce(&mut Fixture),
+        edit: impl FnOnce(&mut Contract),
+    ) -> Result<Self> {
         let temporary = TempDir::with_prefix("trainer-run-")?;
         let folder = temporary.path();
         std::fs::create_dir(folder.join("data"))?;
         let mut fixture = Fixture::write(&folder.join("data"), &common::decoder(), 2, 2)?;
         let patterns: Vec<String> = frozen.iter().map(ToString::to_string).collect();
         freeze::freeze(&mut fixture.parameters, &patterns)?;
+        prepare(&mut fixture);
         let mut contract = fixture.contract.clone();
 
         // Keys.
@@ -231,6 +254,11 @@ impl RunFolder {
         Self::spawn(self.command(&[]))
     }
 
+    /// Starts the trainer with further arguments and returns while it runs.
+    pub fn start_with(&self, arguments: &[&str]) -> Result<Training> {
+        Self::spawn(self.command(arguments))
+    }
+
     /// Starts the trainer with a variable in its environment.
     #[cfg(feature = "failpoints")]
     pub fn start_under(&self, name: &str, value: &str) -> Result<Training> {
@@ -337,6 +365,11 @@ impl Training {
     /// Reads standard error up to the line of a step.
     pub fn wait_for_step(&mut self, step: u64) -> Result<&mut Self> {
         self.wait_for(&format!("step {step:>6} "))
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn send(&mut self, signal: Signal) -> Result<&mut Self> {

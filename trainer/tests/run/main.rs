@@ -27,3 +27,5 @@ mod stateful;
 mod statistical;
 mod warm_start;
 mod windows;
+mod worker_faults;
+mod workers;

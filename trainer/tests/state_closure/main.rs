@@ -106,6 +106,7 @@ impl Run {
             contract: &self.fixture.contract,
             counters: at.1,
             num_train_examples: engine.num_train_examples(),
+            num_workers: 1,
             plan: &self.fixture.contract.plan,
             selection: &SELECTION,
             step: at.0,

@@ -29,7 +29,7 @@ fn plan(derivation: &Derivation<'_>) -> CompilerPlanState {
     CompilerPlanState {
         compiler: derivation.plan.clone(),
         compute_dtype: derivation.contract.numerics.compute_dtype,
-        num_workers: derivation.contract.topology.workers,
+        num_workers: derivation.num_workers,
     }
 }
 

@@ -23,8 +23,7 @@ struct TopologyState {
 }
 
 fn topology(derivation: &Derivation<'_>) -> TopologyState {
-    let topology = &derivation.contract.topology;
-    TopologyState { learners: topology.learners, workers: topology.workers }
+    TopologyState { learners: derivation.contract.topology.learners, workers: derivation.num_workers }
 }
 
 impl Component for Topology {

@@ -1,0 +1,233 @@
+//! A worker as the process that records sees it: the child, the connection that
+//! frames go over, and the one that says that it lives.
+//!
+//! Both connections are socket pairs, so that nothing else can connect, and no
+//! file is left over. The worker finds them as its standard input and output.
+//! Whatever ends the collective, the child is waited for: there is no zombie and
+//! no orphan.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::clock::Reading;
+use super::frames::{self, Frame, FrameError, Kind};
+use super::{SUBCOMMAND, WorkerError};
+
+/// Bytes of a sign of life: a count and the peak of resident memory.
+pub(super) const BEAT_BYTES: usize = 16;
+
+/// Longest that one write may wait before the clock is looked at.
+const WRITE_SLICE: Duration = Duration::from_millis(50);
+/// How long a worker that was told to leave may take.
+const LEAVE_GRACE: Duration = Duration::from_secs(2);
+/// How long it is waited for the end of a process whose connection is closed.
+const EXIT_GRACE: Duration = Duration::from_millis(500);
+/// Pause between two looks at a child.
+const POLL_EVERY: Duration = Duration::from_millis(2);
+
+/// Something that came from a worker.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    /// When, on the collective's clock.
+    pub(super) at_ms: u64,
+    /// When.
+    pub(super) at: Instant,
+    /// What.
+    pub(super) frame: Result<Frame, FrameError>,
+    /// From whom.
+    pub(super) worker: u32,
+}
+
+/// A worker of this process.
+#[derive(Debug)]
+pub(super) struct Peer {
+    child: Child,
+    heard_ms: Arc<AtomicU64>,
+    /// None once it was told to leave.
+    connections: Option<[UnixStream; 2]>,
+    peak_bytes: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+    worker: u32,
+}
+
+impl Peer {
+    /// Starts a worker and the threads that listen to it.
+    pub(super) fn start(
+        program: &Path,
+        worker: u32,
+        max_bytes: u64,
+        clock: &Reading,
+        inbox: &Sender<Arrival>,
+    ) -> Result<Self, WorkerError> {
+        let failed = |source| WorkerError::Start { worker, source };
+        let (frames, for_frames) = UnixStream::pair().map_err(failed)?;
+        let (beats, for_beats) = UnixStream::pair().map_err(failed)?;
+        frames.set_write_timeout(Some(WRITE_SLICE)).map_err(failed)?;
+        let mut command = Command::new(program);
+        command.arg(SUBCOMMAND).arg("--parent").arg(std::process::id().to_string());
+        command.stdin(Stdio::from(OwnedFd::from(for_frames))).stdout(Stdio::from(OwnedFd::from(for_beats)));
+        // What a terminal sends to the group ends the attempt, and that the
+        // workers.
+        command.process_group(0);
+        let child = command.spawn().map_err(failed)?;
+        let mut peer = Self {
+            child,
+            heard_ms: Arc::new(AtomicU64::new(clock.now_ms())),
+            connections: None,
+            peak_bytes: Arc::default(),
+            threads: Vec::new(),
+            worker,
+        };
+        peer.listen([&frames, &beats], max_bytes, clock, inbox).map_err(failed)?;
+        peer.connections = Some([frames, beats]);
+        Ok(peer)
+    }
+
+    fn listen(
+        &mut self,
+        [frames, beats]: [&UnixStream; 2],
+        max_bytes: u64,
+        clock: &Reading,
+        inbox: &Sender<Arrival>,
+    ) -> io::Result<()> {
+        let (mut stream, reading, inbox, worker) =
+            (frames.try_clone()?, clock.clone(), inbox.clone(), self.worker);
+        let receive = move || {
+            loop {
+                let frame = frames::read(&mut stream, max_bytes);
+                let is_over = frame.is_err();
+                let arrival = Arrival { at_ms: reading.now_ms(), at: Instant::now(), frame, worker };
+                if inbox.send(arrival).is_err() || is_over {
+                    return;
+                }
+            }
+        };
+        let (mut stream, reading) = (beats.try_clone()?, clock.clone());
+        let (heard, peak) = (Arc::clone(&self.heard_ms), Arc::clone(&self.peak_bytes));
+        let hear = move || {
+            let mut beat = [0; BEAT_BYTES];
+            while stream.read_exact(&mut beat).is_ok() {
+                heard.store(reading.now_ms(), Ordering::Relaxed);
+                if let (_, Some(bytes)) = (beat.first_chunk::<8>(), beat.last_chunk::<8>()) {
+                    peak.fetch_max(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+                }
+            }
+        };
+        let named = |name: &str| std::thread::Builder::new().name(format!("{name}-{worker}"));
+        self.threads.push(named("frames").spawn(receive)?);
+        self.threads.push(named("beats").spawn(hear)?);
+        Ok(())
+    }
+
+    /// Which worker it is.
+    pub(super) const fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    /// When it gave its last sign of life, on the collective's clock.
+    pub(super) fn heard_ms(&self) -> u64 {
+        self.heard_ms.load(Ordering::Relaxed)
+    }
+
+    /// The most memory that it said to have had.
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sends a frame, as long as the clock is before `until_ms`.
+    pub(super) fn send(
+        &mut self,
+        kind: Kind,
+        step: u64,
+        payload: &[u8],
+        clock: &Reading,
+        (until_ms, timeout_ms): (u64, u32),
+    ) -> Result<(), WorkerError> {
+        let worker = self.worker;
+        let header = frames::header(kind, step, payload);
+        for mut rest in [header.as_slice(), payload] {
+            while !rest.is_empty() {
+                let written = match &mut self.connections {
+                    Some([frames, _]) => frames.write(rest),
+                    None => Err(io::ErrorKind::NotConnected.into()),
+                };
+                match written {
+                    Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error)
+                        if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+                    {
+                        if clock.now_ms() > until_ms {
+                            return Err(WorkerError::Late {
+                                worker,
+                                step,
+                                how: "it took nothing",
+                                timeout_ms,
+                            });
+                        }
+                    }
+                    Err(error) => return Err(self.lost(step, &error.to_string())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// That it is gone, with how its process ended where that is known.
+    pub(super) fn lost(&mut self, step: u64, seen: &str) -> WorkerError {
+        let ended = self.wait(EXIT_GRACE);
+        let how =
+            ended.map_or_else(|| seen.to_owned(), |status| format!("{seen}; its process ended, {status}"));
+        WorkerError::Lost { worker: self.worker, step, how }
+    }
+
+    /// Waits for the end of the process, for so long.
+    fn wait(&mut self, grace: Duration) -> Option<String> {
+        let until = Instant::now() + grace;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status.to_string()),
+                Ok(None) if Instant::now() < until => std::thread::sleep(POLL_EVERY),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Tells it to leave: closes what it listens to.
+    pub(super) fn dismiss(&mut self) {
+        for connection in self.connections.take().into_iter().flatten() {
+            // It may be closed already, from the other side.
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Sees it out: one that does not leave by itself is killed, and either way
+    /// it is waited for.
+    fn reap(&mut self) {
+        self.dismiss();
+        if self.wait(LEAVE_GRACE).is_none() {
+            // One that ended meanwhile cannot be killed, and need not be.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        for thread in self.threads.drain(..) {
+            // Its panic would have been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.reap();
+    }
+}
