@@ -68,6 +68,8 @@ pub struct PastCheckpoint {
     /// Present once it was durably committed.
     pub committed: Option<RecordedCheckpoint>,
     counters: Counters,
+    /// A later attempt called it failed: what is left of its files may go.
+    pub is_abandoned: bool,
     /// How far it came.
     pub progress: Progress,
     /// Its step.
@@ -196,6 +198,7 @@ impl History {
                     checkpoint: halves.obs.checkpoint.clone(),
                     committed: None,
                     counters: self.counters,
+                    is_abandoned: false,
                     progress: Progress::Requested,
                     step: halves.det.step,
                 };
@@ -221,9 +224,13 @@ impl History {
             Body::CheckpointResumeQualified(halves) => {
                 self.advance(&halves.obs.checkpoint, Progress::Qualified);
             }
-            Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
+            Body::CheckpointFailed(halves) => {
                 self.advance(&halves.obs.checkpoint, Progress::Ended);
+                if let Some(known) = self.checkpoints.get_mut(&halves.obs.checkpoint) {
+                    known.is_abandoned |= entry.header.attempt != Some(known.attempt);
+                }
             }
+            Body::CheckpointQuarantined(halves) => self.advance(&halves.obs.checkpoint, Progress::Ended),
             Body::CheckpointRetired(halves) => self.advance(&halves.obs.checkpoint, Progress::Retired),
             _ => {}
         }
@@ -264,6 +271,12 @@ impl History {
     /// Checkpoints that a crash left between request and validation.
     pub fn unfinished_checkpoints(&self) -> impl Iterator<Item = &PastCheckpoint> {
         self.checkpoints.values().filter(|known| known.progress < Progress::Validated)
+    }
+
+    /// Checkpoints that an earlier recovery called failed; a crash may have left
+    /// files of them all the same.
+    pub fn abandoned_checkpoints(&self) -> impl Iterator<Item = &PastCheckpoint> {
+        self.checkpoints.values().filter(|known| known.is_abandoned)
     }
 
     /// Checkpoints that the ledger allows a run to go on from.
