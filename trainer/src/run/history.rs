@@ -81,6 +81,8 @@ pub struct PastCheckpoint {
     /// Present once it was durably committed.
     pub committed: Option<RecordedCheckpoint>,
     counters: Counters,
+    /// A later attempt called it failed: what is left of its files may go.
+    pub is_abandoned: bool,
     /// How far it came.
     pub progress: Progress,
     /// Its step.
@@ -227,6 +229,7 @@ impl History {
                     checkpoint: halves.obs.checkpoint.clone(),
                     committed: None,
                     counters: self.counters,
+                    is_abandoned: false,
                     progress: Progress::Requested,
                     step: halves.det.step,
                     was_qualified: false,
@@ -256,7 +259,15 @@ impl History {
                     known.was_qualified = true;
                 }
             }
-            Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
+            Body::CheckpointFailed(halves) => {
+                let num_bytes = self.num_bytes(&halves.obs.checkpoint);
+                self.charges.given_up(num_bytes);
+                self.advance(&halves.obs.checkpoint, Progress::Ended);
+                if let Some(known) = self.checkpoints.get_mut(&halves.obs.checkpoint) {
+                    known.is_abandoned |= entry.header.attempt != Some(known.attempt);
+                }
+            }
+            Body::CheckpointQuarantined(halves) => {
                 let num_bytes = self.num_bytes(&halves.obs.checkpoint);
                 self.charges.given_up(num_bytes);
                 self.advance(&halves.obs.checkpoint, Progress::Ended);
@@ -321,6 +332,12 @@ impl History {
     /// Checkpoints that a crash left between request and validation.
     pub fn unfinished_checkpoints(&self) -> impl Iterator<Item = &PastCheckpoint> {
         self.checkpoints.values().filter(|known| known.progress < Progress::Validated)
+    }
+
+    /// Checkpoints that an earlier recovery called failed; a crash may have left
+    /// files of them all the same.
+    pub fn abandoned_checkpoints(&self) -> impl Iterator<Item = &PastCheckpoint> {
+        self.checkpoints.values().filter(|known| known.is_abandoned)
     }
 
     /// Checkpoints that the ledger allows a run to go on from.

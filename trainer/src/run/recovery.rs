@@ -24,7 +24,7 @@ use crate::checkpoint::{CheckpointError, MANIFEST_NAME, staging_name};
 use super::attempt::Attempt;
 use super::error::{self, RunError};
 use super::failpoint;
-use super::history::{History, PastAttempt, PastCheckpoint, Progress};
+use super::history::{History, PastAttempt, PastCheckpoint};
 use super::resume::ResumeState;
 
 /// `fault.observed` of an attempt that vanished. Where it left a save half-way,
@@ -128,8 +128,9 @@ pub fn record(
     attempt.flush()?;
     failpoint::pass("recovery.recorded");
 
-    // Leftovers, now that they are on record.
-    for known in &unfinished {
+    // Leftovers, now that they are on record, and those that an earlier recovery
+    // put on record and did not come to remove.
+    for known in unfinished.into_iter().chain(history.abandoned_checkpoints()) {
         if let Some(saver) = past(known.attempt) {
             remove_leftovers(attempt, known, saver, run, store);
         }
@@ -148,7 +149,7 @@ fn remove_leftovers(
 ) {
     let mut folders = vec![store.join(staging_name(&known.checkpoint, saver.process))];
     let renamed = store.join(known.checkpoint.as_str());
-    if known.progress < Progress::Committed && is_of_run(&renamed, run, &known.checkpoint) {
+    if known.committed.is_none() && is_of_run(&renamed, run, &known.checkpoint) {
         folders.push(renamed);
     }
     for folder in folders {
