@@ -47,7 +47,8 @@ fn fired(folder: &RunFolder) -> Result<Vec<(Value, Value, Option<u64>, Option<u3
 }
 
 fn expected(plan: &[PlannedFault]) -> Vec<(Value, Value, Option<u64>, Option<u32>)> {
-    let fault = |of: &PlannedFault| (json!(of.fault), json!(of.phase), Some(of.step), Some(of.worker.unwrap_or(0)));
+    let fault =
+        |of: &PlannedFault| (json!(of.fault), json!(of.phase), Some(of.step), Some(of.worker.unwrap_or(0)));
     plan.iter().map(fault).collect()
 }
 
@@ -141,8 +142,11 @@ fn another_number_of_workers_than_the_record_says_is_found() -> Result<()> {
     let plan = [planned(family, FaultPhase::BeforeForward, STRUCK, None)];
     let folder = frozen(Detection::ValidatorAlone, &plan)?;
     folder.train()?.expect(0);
-    let counts: Vec<usize> =
-        folder.bodies("step")?.iter().map(|body| body["obs"]["shares"].as_array().map_or(0, Vec::len)).collect();
+    let counts: Vec<usize> = folder
+        .bodies("step")?
+        .iter()
+        .map(|body| body["obs"]["shares"].as_array().map_or(0, Vec::len))
+        .collect();
     let struck = usize::try_from(STRUCK)? - 1;
     assert!(counts[..struck].iter().all(|count| *count == 3), "{counts:?}");
     assert!(counts[struck..].iter().all(|count| *count < 3), "it lasts: {counts:?}");
