@@ -84,7 +84,9 @@ impl Together {
     fn check(&mut self, num_steps: u64) -> Result<Vec<Exchange>> {
         let mut alone = self.alone()?;
         let mut exchanges = Vec::new();
+        let mut worse = 0.0;
         for step in 1..=num_steps {
+            worse += 10.0;
             let expected = alone.step(&NEVER)?.context("nothing interrupts it")?;
             let (outcome, exchange) = self.update()?;
             assert_eq!(outcome, expected, "step {step}");
@@ -97,8 +99,9 @@ impl Together {
             assert_eq!(self.engine.loss_scale(), alone.loss_scale(), "step {step}");
             for engine in [&mut alone, &mut self.engine] {
                 let value = engine.evaluate(&self.fixture.contract.evaluation.streams[0], &NEVER)?;
-                // What does not improve lets a plateau fall.
-                engine.observe_evaluation("val", value.context("nothing interrupts it")?.value.max(5.0));
+                let value = value.context("nothing interrupts it")?.value;
+                // What gets worse lets a plateau fall.
+                engine.observe_evaluation("val", value + worse);
             }
             exchanges.push(exchange);
         }

@@ -105,7 +105,7 @@ fn batch_and_topology() {
             ("/batch/accumulation", json!(1)),
         ],
         // The card is one worker's, and nothing says how two exchange.
-        &["distribution/communication", "/topology/collective", "/expected/communication_bytes_per_step"],
+        &["/distribution/communication", "/topology/collective", "/expected/communication_bytes_per_step"],
     );
     check_pointers(
         &[("/topology/permitted_rewrites", json!(["thread_count", "thread_count"]))],
