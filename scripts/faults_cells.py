@@ -143,7 +143,7 @@ def vary(contract, place, recovery):
         # No evaluation is better by so much, so that the rate falls at each.
         for group in contract["schedule"]:
             group["shape"] = {
-                "kind": "plateau", "cooldown": 0, "factor": 0.5, "floor": 1e-5, "min_delta": 100.0,
+                "kind": "plateau", "cooldown": 0, "factor": 0.5, "floor": 1e-5, "min_delta": 7.0,
                 "patience": 0, "rate": 0.003, "stream": contract["evaluation"]["streams"][0]["name"],
             }
         capture(contract, "scheduler")
