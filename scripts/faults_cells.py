@@ -143,7 +143,7 @@ def vary(contract, place, recovery):
         # No evaluation is better by so much, so that the rate falls at each.
         for group in contract["schedule"]:
             group["shape"] = {
-                "kind": "plateau", "cooldown": 0, "factor": 0.5, "floor": 1e-5, "min_delta": 100.0,
+                "kind": "plateau", "cooldown": 0, "factor": 0.5, "floor": 1e-5, "min_delta": 7.0,
                 "patience": 0, "rate": 0.003, "stream": contract["evaluation"]["streams"][0]["name"],
             }
         capture(contract, "scheduler")
@@ -152,13 +152,14 @@ def vary(contract, place, recovery):
         contract["numerics"]["loss_scaler"] = {"backoff": 0.5, "growth": 2, "growth_interval": 3, "initial": 1024}
         capture(contract, "loss_scaler")
     elif place.variant == "workers":
-        batch = contract["batch"]
-        batch.update(data_parallel=2, accumulation=batch["accumulation"] // 2)
-        contract["topology"].update(
-            workers=2,
-            collective={"heartbeat_ms": HEARTBEAT_MS, "replica_digest_every_steps": 1, "timeout_ms": TIMEOUT_MS},
-        )
-        contract["expected"]["communication_bytes_per_step"] = 1 << 24
+        contract["topology"]["collective"] = {
+            "heartbeat_ms": HEARTBEAT_MS, "replica_digest_every_steps": 1, "timeout_ms": TIMEOUT_MS,
+        }
+
+
+def num_workers(place):
+    """What `ledger init --workers` makes a contract for."""
+    return 2 if place.variant == "workers" else 1
 
 
 def twins(cells):

@@ -75,7 +75,7 @@ fn frozen(variant: Variant, plan: &Value, is_alone: bool) -> RunFolder {
                 let stream = contract["evaluation"]["streams"][0]["name"].clone();
                 for group in contract["schedule"].as_array_mut().expect("groups") {
                     group["shape"] = json!({
-                        "kind": "plateau", "cooldown": 0, "factor": 0.5, "floor": 1e-5, "min_delta": 100.0,
+                        "kind": "plateau", "cooldown": 0, "factor": 0.5, "floor": 1e-5, "min_delta": 7.0,
                         "patience": 0, "rate": 0.003, "stream": stream
                     });
                 }

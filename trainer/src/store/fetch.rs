@@ -102,7 +102,7 @@ pub fn remove_leftovers(console: &Console, folder: &Path, is_committed: impl Fn(
         }
         match fs::remove_dir_all(&path) {
             Ok(()) => {
-                console.say(&format!("Removed {}, which a fetch left that was stopped", path.display()))
+                console.say(&format!("Removed {}, which a fetch left that was stopped", path.display()));
             }
             Err(error) => console.say(&format!("warning: could not remove {}: {error}", path.display())),
         }

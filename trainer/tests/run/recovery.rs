@@ -1,5 +1,6 @@
 //! Recovery policies: where the next attempt begins, what is given up, and what
 //! that cost, as the entries say.
+#![allow(clippy::float_cmp, reason = "amounts are made of integers, and equal bits are what is meant")]
 
 use std::collections::BTreeMap;
 use std::fs;
