@@ -71,7 +71,14 @@ impl Item<'_> {
             format!("is {}; {fault} strikes the process that records", self.worker()),
             "set it to null",
         );
-        if !self.is_between_workers() {
+        problems.require(
+            workers <= 1 || self.worker() > 0 || self.planned.phase != FaultPhase::AfterBackward,
+            self.pointer("worker"),
+            "names the process that records, which has no place of its own there",
+            "kill it \"before_forward\", or strike another worker",
+        );
+        if !self.is_between_workers() || self.planned.phase == FaultPhase::AfterBackward && self.worker() == 0
+        {
             return;
         }
         problems.require(

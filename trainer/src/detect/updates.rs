@@ -63,9 +63,10 @@ fn blocks_per_microbatch(contract: &Contract) -> u64 {
     BRANCHES * u64::from(*num_layers) * elements.div_ceil(WORDS_PER_BLOCK)
 }
 
-/// Whether every element fits bfloat16, and enough of them vary.
+/// Whether every element is a number that fits bfloat16, and enough of them
+/// vary.
 fn is_rounded(values: &[f32]) -> bool {
-    values.iter().all(|value| value.to_bits() & LOW_HALF == 0)
+    values.iter().all(|value| value.is_finite() && value.to_bits() & LOW_HALF == 0)
         && values.iter().filter(|value| value.to_bits() & SIGNIFICAND != 0).count() >= NUM_VARIED_MIN
 }
 
@@ -228,19 +229,6 @@ impl Detectors {
         Err(Mismatch { worker, ..own })
     }
 
-    /// Compares how many workers are about to execute with how many the attempt
-    /// says.
-    ///
-    /// # Errors
-    /// [`RunError::Damaged`] where they differ.
-    pub fn check_workers(executing: u32, declared: u32) -> Result<(), RunError> {
-        if executing == declared {
-            return Ok(());
-        }
-        let what = format!("{executing} workers would execute the update, and the attempt has {declared}");
-        Err(Mismatch::own(ObservedFault::PlanMismatch, FaultKind::TopologyChange, what).into())
-    }
-
     fn check_plateaus(&self, engine: &Engine) -> Result<(), Mismatch> {
         if self.plateaus.is_empty() {
             return Ok(());
@@ -289,5 +277,7 @@ mod tests {
         assert!(!is_rounded(&one));
         assert!(!is_rounded(&[1.0; 100]), "powers of two say nothing");
         assert!(!is_rounded(&rounded[..10]));
+        one[20] = f32::NAN;
+        assert!(!is_rounded(&one), "what is not finite has a name of its own");
     }
 }

@@ -9,7 +9,7 @@ use schemas::contract::{Contract, Detection, PlannedFault};
 
 /// Names the file of a plan that is withheld from the record.
 #[cfg(feature = "failpoints")]
-pub const VARIABLE: &str = "LEDGER_FAULT_PLAN";
+const VARIABLE: &str = "LEDGER_FAULT_PLAN";
 
 /// A withheld plan that cannot be used.
 #[derive(Debug, thiserror::Error)]

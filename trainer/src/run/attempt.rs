@@ -135,15 +135,6 @@ impl Attempt {
         self.timed(|recorder| recorder.append(record).map(|_| ()))
     }
 
-    /// As [`Self::record`], in the segment that the entry begins.
-    ///
-    /// # Errors
-    /// When the ledger cannot be written.
-    pub fn record_in(&mut self, segment: SegmentId, step: u64, body: Body) -> Result<(), RunError> {
-        let record = Record { segment: Some(segment), ..self.header(step, body) };
-        self.timed(|recorder| recorder.append(record).map(|_| ()))
-    }
-
     /// Appends an entry and returns once it is durable with a signed head.
     ///
     /// # Errors
@@ -153,12 +144,21 @@ impl Attempt {
         self.timed(|recorder| recorder.append_durable(record).map(|_| ()))
     }
 
-    /// As [`Self::record`], of a worker.
+    /// As [`Self::record`], of what one worker did, or in a segment that begins
+    /// with it.
     ///
     /// # Errors
     /// When the ledger cannot be written.
-    pub fn record_of(&mut self, worker: WorkerId, step: u64, body: Body) -> Result<(), RunError> {
-        let record = Record { worker: Some(worker), ..self.header(step, body) };
+    pub fn record_of(
+        &mut self,
+        step: u64,
+        body: Body,
+        worker: Option<WorkerId>,
+        segment: Option<SegmentId>,
+    ) -> Result<(), RunError> {
+        let record = self.header(step, body);
+        let segment = segment.or(record.segment);
+        let record = Record { worker: worker.or(record.worker), segment, ..record };
         self.timed(|recorder| recorder.append(record).map(|_| ()))
     }
 

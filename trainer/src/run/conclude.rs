@@ -272,10 +272,7 @@ fn fail(
         }
     };
     attempt.dismiss();
-    match failure.worker() {
-        Some(worker) => attempt.record_of(worker, last_step, body)?,
-        None => attempt.record(last_step, body)?,
-    }
+    attempt.record_of(last_step, body, failure.worker(), None)?;
     let (recorder, cost) = attempt.end(Outcome::Failed, reason.clone())?;
     let run_ended = failure.ends_run();
     if run_ended {

@@ -12,7 +12,6 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use corpus::examples::ExampleTable;
-use rustix::process::{Signal, getpid, kill_process};
 use schemas::body::{Credit, ReplicaDigest, WorkerShare};
 use schemas::contract::{self, Contract};
 use schemas::data::DataManifest;
@@ -26,7 +25,7 @@ use super::Exchange;
 use super::clock::Clock;
 use super::error::WorkerError;
 use super::frames::{Frame, FrameError, Kind};
-use super::message::{self, Failure, FaultPlace, Setup, State, Update, WorkerFault};
+use super::message::{self, Failure, Setup, State, Update, WorkerFault};
 use super::peer::{Arrival, Peer};
 use crate::engine::share::{self, Share};
 use crate::engine::{Engine, EngineError, StepOutcome};
@@ -91,7 +90,8 @@ pub struct Collective {
     last: Option<Share>,
     /// The last update that was executed together.
     last_step: Option<u64>,
-    /// Those that have microbatches; all, unless a fault says otherwise.
+    /// Those that have microbatches of the next update; all, unless a fault says
+    /// otherwise.
     num_executing: u32,
     num_workers: u32,
     orders: BTreeMap<u32, WorkerFault>,
@@ -196,22 +196,16 @@ impl Collective {
     }
 
     /// Lets a worker do something to itself in the next update. Worker 0, which
-    /// is this process, can give a stale share, or die behind its last microbatch.
+    /// is this process, can give a stale share.
     pub fn order(&mut self, worker: u32, fault: WorkerFault) {
         self.orders.insert(worker, fault);
     }
 
-    /// Lets updates be executed by another number of workers than the attempt
-    /// says, at most as many, from the next one on; a number that does not divide
-    /// the microbatches is an error of the update.
+    /// Lets the next update be executed by another number of workers than the
+    /// attempt says, at most as many; a number that does not divide the
+    /// microbatches is an error of that update.
     pub fn execute_with(&mut self, num_workers: u32) {
         self.num_executing = num_workers.clamp(1, self.num_workers);
-    }
-
-    /// Workers that execute microbatches.
-    #[must_use]
-    pub const fn num_executing(&self) -> u32 {
-        self.num_executing
     }
 
     /// Whether the workers executed this update, and could give its share again.
@@ -262,7 +256,7 @@ impl Collective {
         }
         let own_range = ranges.first().cloned().unwrap_or(0..0);
         let Some(own) = engine.execute_share(0, own_range, interrupt)? else { return Ok(None) };
-        let own = self.own(own, orders.get(&0).copied())?;
+        let own = self.own(own, orders.get(&0).copied());
         let Some(given) = self.gather(engine, step, own, &ranges, until, interrupt)? else { return Ok(None) };
 
         // In the order of microbatches.
@@ -298,8 +292,8 @@ impl Collective {
     }
 
     /// Microbatches of each worker; of none for those that are left out.
-    fn ranges(&self, num_microbatches: u32, step: u64) -> Result<Vec<Range<u32>>, RunError> {
-        let num_workers = self.num_executing;
+    fn ranges(&mut self, num_microbatches: u32, step: u64) -> Result<Vec<Range<u32>>, RunError> {
+        let num_workers = std::mem::replace(&mut self.num_executing, self.num_workers);
         if !num_microbatches.is_multiple_of(num_workers) {
             let reason = format!("{num_microbatches} microbatches cannot be shared by {num_workers} workers");
             return Err(WorkerError::Disagrees { worker: 0, step, reason, is_stale: false }.into());
@@ -311,17 +305,14 @@ impl Collective {
 
     /// This process's share, or the sums of the one before where that is
     /// ordered.
-    fn own(&mut self, mut share: Share, order: Option<WorkerFault>) -> Result<Given, RunError> {
-        if order == Some(WorkerFault::Die(FaultPlace::AfterBackward)) {
-            kill_process(getpid(), Signal::KILL).map_err(|error| RunError::Process(error.into()))?;
-        }
+    fn own(&mut self, mut share: Share, order: Option<WorkerFault>) -> Given {
         let fresh = self.keeps_last.then(|| share.clone());
         if let (Some(WorkerFault::Stale { .. }), Some(last)) = (order, self.last.take()) {
             share.blocks = last.blocks;
         }
         self.last = fresh;
         let gradients = share::digest_blocks(&share.blocks);
-        Ok(Given { at: Instant::now(), bytes_sent: 0, gradients, share })
+        Given { at: Instant::now(), bytes_sent: 0, gradients, share }
     }
 
     /// Waits for the shares of all workers that have microbatches.
