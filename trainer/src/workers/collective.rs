@@ -145,7 +145,7 @@ impl Collective {
         let table = ExampleTable { records: engine.train.records().to_vec() }.to_bytes();
         let step = engine.step_number();
         let patience_ms = self.config.timeout_ms.max(START_MS);
-        let until = (self.clock.now_ms() + u64::from(patience_ms), patience_ms);
+        let until = (self.clock.deadline_ms(patience_ms), patience_ms);
         for index in 0..self.peers.len() {
             let worker = index_of(index);
             let setup = Setup {
@@ -173,7 +173,7 @@ impl Collective {
     /// # Errors
     /// When a worker does not come to the same state.
     pub fn restate(&mut self, engine: &Engine, interrupt: &AtomicBool) -> Result<bool, RunError> {
-        let until = (self.clock.now_ms() + u64::from(self.config.timeout_ms), self.config.timeout_ms);
+        let until = (self.clock.deadline_ms(self.config.timeout_ms), self.config.timeout_ms);
         self.give_state(engine, until, interrupt)
     }
 
@@ -239,7 +239,7 @@ impl Collective {
     ) -> Result<Option<(StepOutcome, Exchange)>, RunError> {
         let started = Instant::now();
         let step = engine.step_number() + 1;
-        let until = (self.clock.now_ms() + u64::from(self.config.timeout_ms), self.config.timeout_ms);
+        let until = (self.clock.deadline_ms(self.config.timeout_ms), self.config.timeout_ms);
         let wants_digest = step.is_multiple_of(self.config.replica_digest_every_steps.max(1));
         let ranges = self.ranges(engine.num_microbatches(), step)?;
         let orders = std::mem::take(&mut self.orders);
@@ -275,7 +275,7 @@ impl Collective {
             taken.map_err(|reason| WorkerError::Disagrees { worker, step, reason, is_stale: false })?;
         }
         let total = engine.total();
-        let until = (self.clock.now_ms() + u64::from(self.config.timeout_ms), self.config.timeout_ms);
+        let until = (self.clock.deadline_ms(self.config.timeout_ms), self.config.timeout_ms);
         for index in 0..self.peers.len() {
             self.send(index, step, Kind::Total, &total, until)?;
         }
@@ -433,7 +433,7 @@ impl Collective {
             if now_ms > until_ms {
                 return Err(WorkerError::Late { worker, step, how, timeout_ms });
             }
-            if now_ms.saturating_sub(peer.heard_ms()) > u64::from(timeout_ms) {
+            if now_ms > Clock::after_ms(peer.heard_ms(), timeout_ms) {
                 let how = "it gave no sign of life";
                 return Err(WorkerError::Late { worker, step, how, timeout_ms });
             }
