@@ -26,6 +26,7 @@ use super::clock::Clock;
 use super::error::WorkerError;
 use super::frames::{Frame, FrameError, Kind};
 use super::message::{self, Failure, Setup, State, Update, WorkerFault};
+use super::odd::odd_one;
 use super::peer::{Arrival, Peer};
 use crate::engine::share::{self, Share};
 use crate::engine::{Engine, EngineError, StepOutcome};
@@ -558,17 +559,6 @@ impl Drop for Collective {
     }
 }
 
-/// The worker whose digest is not the others': worker 0 where all others agree
-/// with each other, else the first that differs from it.
-fn odd_one(digests: &BTreeMap<u32, Digest>) -> Option<u32> {
-    let own = digests.get(&0)?;
-    let others: BTreeSet<&[u8; 32]> =
-        digests.iter().filter(|(worker, _)| **worker > 0).map(|(_, digest)| &digest.bytes).collect();
-    let first = digests.iter().find(|(_, digest)| *digest != own).map(|(worker, _)| *worker)?;
-    let is_own = digests.len() > 2 && others.len() == 1;
-    Some(if is_own { 0 } else { first })
-}
-
 fn failure(worker: u32, step: u64, payload: &[u8]) -> WorkerError {
     let said = serde_json::from_slice::<Failure>(payload);
     let Failure { is_data, message } =
@@ -587,22 +577,4 @@ fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, EngineError> {
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_worker_that_differs_is_named() {
-        let of = |digests: &[u8]| {
-            let digests = (0..).zip(digests).map(|(worker, byte)| (worker, Digest::blake3([*byte; 32])));
-            odd_one(&digests.collect())
-        };
-        assert_eq!(of(&[1, 1, 1]), None);
-        assert_eq!(of(&[1, 2]), Some(1), "of two the one that records is believed");
-        assert_eq!(of(&[1, 1, 2, 1]), Some(2));
-        assert_eq!(of(&[2, 1, 1]), Some(0), "all others agree with each other");
-        assert_eq!(of(&[1, 2, 3]), Some(1));
-    }
 }
