@@ -412,8 +412,10 @@ fn another_partition_gives_the_same_bits() -> Result<()> {
     let mut together = Together::new((4, 4), |_| ())?;
     let mut alone = together.alone()?;
     for (num_workers, expected) in [(2, 2), (1, 1), (4, 4)] {
-        together.collective.execute_with(num_workers);
-        assert_eq!(together.collective.num_executing(), num_workers);
+        // It lasts for one update.
+        if num_workers < 4 {
+            together.collective.execute_with(num_workers);
+        }
         let (outcome, exchange) = together.update()?;
         assert_eq!(exchange.shares.len(), expected);
         assert_eq!(outcome, alone.step(&NEVER)?.context("a step")?);

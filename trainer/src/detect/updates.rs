@@ -229,19 +229,6 @@ impl Detectors {
         Err(Mismatch { worker, ..own })
     }
 
-    /// Compares how many workers are about to execute with how many the attempt
-    /// says.
-    ///
-    /// # Errors
-    /// [`RunError::Damaged`] where they differ.
-    pub fn check_workers(executing: u32, declared: u32) -> Result<(), RunError> {
-        if executing == declared {
-            return Ok(());
-        }
-        let what = format!("{executing} workers would execute the update, and the attempt has {declared}");
-        Err(Mismatch::own(ObservedFault::PlanMismatch, FaultKind::TopologyChange, what).into())
-    }
-
     fn check_plateaus(&self, engine: &Engine) -> Result<(), Mismatch> {
         if self.plateaus.is_empty() {
             return Ok(());

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use schemas::contract::{Contract, FaultKind, FaultPhase};
 
-use super::{Due, vanish};
+use super::Due;
 use crate::engine::Engine;
 use crate::run::attempt::Attempt;
 use crate::run::error::RunError;
@@ -66,16 +66,17 @@ pub(super) fn in_exchange(attempt: &mut Attempt, waiting: Vec<Due>, step: u64) -
             // Without the update before there is nothing stale to give; it waits
             // for an attempt that executes both.
             Some(collective) => !needs_last || collective.has_executed(step.saturating_sub(1)),
-            // In an attempt of one process that one can be lost, and nobody else.
-            None => worker == 0 && due.planned.fault == FaultKind::WorkerLoss,
+            // In an attempt of one process there is nobody to strike.
+            None => false,
         };
-        if !can_act {
+        // The process that records has no place of its own behind its backward
+        // pass; the freeze refuses such a plan.
+        if !can_act || worker == 0 && !needs_last {
             continue;
         }
         due.record(attempt)?;
-        match &mut attempt.collective {
-            Some(collective) => collective.order(worker, fault),
-            None => vanish()?,
+        if let Some(collective) = &mut attempt.collective {
+            collective.order(worker, fault);
         }
     }
     Ok(())

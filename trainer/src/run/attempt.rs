@@ -136,15 +136,6 @@ impl Attempt {
         self.timed(|recorder| recorder.append(record).map(|_| ()))
     }
 
-    /// As [`Self::record`], in the segment that the entry begins.
-    ///
-    /// # Errors
-    /// When the ledger cannot be written.
-    pub fn record_in(&mut self, segment: SegmentId, step: u64, body: Body) -> Result<(), RunError> {
-        let record = Record { segment: Some(segment), ..self.header(step, body) };
-        self.timed(|recorder| recorder.append(record).map(|_| ()))
-    }
-
     /// Appends an entry and returns once it is durable with a signed head.
     ///
     /// # Errors

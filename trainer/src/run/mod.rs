@@ -311,7 +311,7 @@ fn execute(
     let mut attempt = Attempt::new(in_segment, from, recorder, roster, costs, console);
     for (segment, body) in entered.starts {
         let Body::SegmentStart(halves) = &body else { continue };
-        attempt.record_in(segment, halves.det.from_step, body)?;
+        attempt.record_of(halves.det.from_step, body, None, Some(segment))?;
     }
     let places = Places { data: options.data.as_deref(), ledger: &ledger_folder };
     let given = Given {

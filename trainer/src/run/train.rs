@@ -19,14 +19,14 @@ use ledger::FrozenContract;
 use schemas::body::Outcome;
 use schemas::contract::{CompilerPlan, EvaluationStream, MidAccumulation, SaveMode};
 
-use crate::detect::Detectors;
+use crate::detect::{self, Detectors};
 use crate::engine::Engine;
 use crate::faults;
 use crate::state::anomaly::SinceLast;
 use crate::state::registry::{self, CapturedState, Source};
 use crate::state::{Derivation, SelectionTracker};
 use crate::store::working_folder;
-use crate::workers::{Collective, Exchange};
+use crate::workers::Exchange;
 
 use super::attempt::Attempt;
 use super::calendar;
@@ -522,8 +522,6 @@ impl<'a> Training<'a> {
         }
         if let Some(detectors) = &mut self.detectors {
             detectors.before_update(engine)?;
-            let executing = attempt.collective.as_ref().map_or(1, Collective::num_executing);
-            Detectors::check_workers(executing, self.context.num_workers)?;
         }
         if attempt.faults.is_some()
             && !faults::before_exchange(attempt, engine, contract, step + 1, interrupt.flag())?
@@ -543,6 +541,8 @@ impl<'a> Training<'a> {
         }
         if let Some(detectors) = &mut self.detectors {
             detectors.after_update(engine, &outcome)?;
+            let num_workers = self.context.num_workers;
+            detect::shares(self.step, num_workers, engine.num_microbatches(), &exchange.shares)?;
         }
         self.since.update(&outcome);
         self.pending = Some(Pending { duration: started.elapsed(), exchange, outcome });

@@ -55,6 +55,18 @@ impl Clock {
         Ok(Self { is_stopping, now_ms, thread: Some(thread) })
     }
 
+    /// When so many milliseconds from now will be over. The hand may be behind
+    /// by a tick, and nobody is called late before the time.
+    pub(super) fn deadline_ms(&self, timeout_ms: u32) -> u64 {
+        Self::after_ms(self.now_ms(), timeout_ms)
+    }
+
+    /// When so many milliseconds behind a reading will be over.
+    pub(super) fn after_ms(reading_ms: u64, timeout_ms: u32) -> u64 {
+        let lag_ms = u64::try_from(MAX_TICK.as_millis()).unwrap_or(u64::MAX);
+        reading_ms.saturating_add(u64::from(timeout_ms)).saturating_add(lag_ms)
+    }
+
     /// For another thread.
     pub(super) fn reading(&self) -> Reading {
         Reading(Arc::clone(&self.now_ms))

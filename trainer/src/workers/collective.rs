@@ -12,7 +12,6 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use corpus::examples::ExampleTable;
-use rustix::process::{Signal, getpid, kill_process};
 use schemas::body::{Credit, ReplicaDigest, WorkerShare};
 use schemas::contract::{self, Contract};
 use schemas::data::DataManifest;
@@ -26,7 +25,8 @@ use super::Exchange;
 use super::clock::Clock;
 use super::error::WorkerError;
 use super::frames::{Frame, FrameError, Kind};
-use super::message::{self, Failure, FaultPlace, Setup, State, Update, WorkerFault};
+use super::message::{self, Failure, Setup, State, Update, WorkerFault};
+use super::odd::odd_one;
 use super::peer::{Arrival, Peer};
 use crate::engine::share::{self, Share};
 use crate::engine::{Engine, EngineError, StepOutcome};
@@ -91,7 +91,8 @@ pub struct Collective {
     last: Option<Share>,
     /// The last update that was executed together.
     last_step: Option<u64>,
-    /// Those that have microbatches; all, unless a fault says otherwise.
+    /// Those that have microbatches of the next update; all, unless a fault says
+    /// otherwise.
     num_executing: u32,
     num_workers: u32,
     orders: BTreeMap<u32, WorkerFault>,
@@ -145,7 +146,7 @@ impl Collective {
         let table = ExampleTable { records: engine.train.records().to_vec() }.to_bytes();
         let step = engine.step_number();
         let patience_ms = self.config.timeout_ms.max(START_MS);
-        let until = (self.clock.now_ms() + u64::from(patience_ms), patience_ms);
+        let until = (self.clock.deadline_ms(patience_ms), patience_ms);
         for index in 0..self.peers.len() {
             let worker = index_of(index);
             let setup = Setup {
@@ -173,7 +174,7 @@ impl Collective {
     /// # Errors
     /// When a worker does not come to the same state.
     pub fn restate(&mut self, engine: &Engine, interrupt: &AtomicBool) -> Result<bool, RunError> {
-        let until = (self.clock.now_ms() + u64::from(self.config.timeout_ms), self.config.timeout_ms);
+        let until = (self.clock.deadline_ms(self.config.timeout_ms), self.config.timeout_ms);
         self.give_state(engine, until, interrupt)
     }
 
@@ -196,22 +197,16 @@ impl Collective {
     }
 
     /// Lets a worker do something to itself in the next update. Worker 0, which
-    /// is this process, can give a stale share, or die behind its last microbatch.
+    /// is this process, can give a stale share.
     pub fn order(&mut self, worker: u32, fault: WorkerFault) {
         self.orders.insert(worker, fault);
     }
 
-    /// Lets updates be executed by another number of workers than the attempt
-    /// says, at most as many, from the next one on; a number that does not divide
-    /// the microbatches is an error of the update.
+    /// Lets the next update be executed by another number of workers than the
+    /// attempt says, at most as many; a number that does not divide the
+    /// microbatches is an error of that update.
     pub fn execute_with(&mut self, num_workers: u32) {
         self.num_executing = num_workers.clamp(1, self.num_workers);
-    }
-
-    /// Workers that execute microbatches.
-    #[must_use]
-    pub const fn num_executing(&self) -> u32 {
-        self.num_executing
     }
 
     /// Whether the workers executed this update, and could give its share again.
@@ -245,7 +240,7 @@ impl Collective {
     ) -> Result<Option<(StepOutcome, Exchange)>, RunError> {
         let started = Instant::now();
         let step = engine.step_number() + 1;
-        let until = (self.clock.now_ms() + u64::from(self.config.timeout_ms), self.config.timeout_ms);
+        let until = (self.clock.deadline_ms(self.config.timeout_ms), self.config.timeout_ms);
         let wants_digest = step.is_multiple_of(self.config.replica_digest_every_steps.max(1));
         let ranges = self.ranges(engine.num_microbatches(), step)?;
         let orders = std::mem::take(&mut self.orders);
@@ -262,7 +257,7 @@ impl Collective {
         }
         let own_range = ranges.first().cloned().unwrap_or(0..0);
         let Some(own) = engine.execute_share(0, own_range, interrupt)? else { return Ok(None) };
-        let own = self.own(own, orders.get(&0).copied())?;
+        let own = self.own(own, orders.get(&0).copied());
         let Some(given) = self.gather(engine, step, own, &ranges, until, interrupt)? else { return Ok(None) };
 
         // In the order of microbatches.
@@ -281,7 +276,7 @@ impl Collective {
             taken.map_err(|reason| WorkerError::Disagrees { worker, step, reason, is_stale: false })?;
         }
         let total = engine.total();
-        let until = (self.clock.now_ms() + u64::from(self.config.timeout_ms), self.config.timeout_ms);
+        let until = (self.clock.deadline_ms(self.config.timeout_ms), self.config.timeout_ms);
         for index in 0..self.peers.len() {
             self.send(index, step, Kind::Total, &total, until)?;
         }
@@ -298,8 +293,8 @@ impl Collective {
     }
 
     /// Microbatches of each worker; of none for those that are left out.
-    fn ranges(&self, num_microbatches: u32, step: u64) -> Result<Vec<Range<u32>>, RunError> {
-        let num_workers = self.num_executing;
+    fn ranges(&mut self, num_microbatches: u32, step: u64) -> Result<Vec<Range<u32>>, RunError> {
+        let num_workers = std::mem::replace(&mut self.num_executing, self.num_workers);
         if !num_microbatches.is_multiple_of(num_workers) {
             let reason = format!("{num_microbatches} microbatches cannot be shared by {num_workers} workers");
             return Err(WorkerError::Disagrees { worker: 0, step, reason, is_stale: false }.into());
@@ -311,17 +306,14 @@ impl Collective {
 
     /// This process's share, or the sums of the one before where that is
     /// ordered.
-    fn own(&mut self, mut share: Share, order: Option<WorkerFault>) -> Result<Given, RunError> {
-        if order == Some(WorkerFault::Die(FaultPlace::AfterBackward)) {
-            kill_process(getpid(), Signal::KILL).map_err(|error| RunError::Process(error.into()))?;
-        }
+    fn own(&mut self, mut share: Share, order: Option<WorkerFault>) -> Given {
         let fresh = self.keeps_last.then(|| share.clone());
         if let (Some(WorkerFault::Stale { .. }), Some(last)) = (order, self.last.take()) {
             share.blocks = last.blocks;
         }
         self.last = fresh;
         let gradients = share::digest_blocks(&share.blocks);
-        Ok(Given { at: Instant::now(), bytes_sent: 0, gradients, share })
+        Given { at: Instant::now(), bytes_sent: 0, gradients, share }
     }
 
     /// Waits for the shares of all workers that have microbatches.
@@ -442,7 +434,7 @@ impl Collective {
             if now_ms > until_ms {
                 return Err(WorkerError::Late { worker, step, how, timeout_ms });
             }
-            if now_ms.saturating_sub(peer.heard_ms()) > u64::from(timeout_ms) {
+            if now_ms > Clock::after_ms(peer.heard_ms(), timeout_ms) {
                 let how = "it gave no sign of life";
                 return Err(WorkerError::Late { worker, step, how, timeout_ms });
             }
@@ -567,17 +559,6 @@ impl Drop for Collective {
     }
 }
 
-/// The worker whose digest is not the others': worker 0 where all others agree
-/// with each other, else the first that differs from it.
-fn odd_one(digests: &BTreeMap<u32, Digest>) -> Option<u32> {
-    let own = digests.get(&0)?;
-    let others: BTreeSet<&[u8; 32]> =
-        digests.iter().filter(|(worker, _)| **worker > 0).map(|(_, digest)| &digest.bytes).collect();
-    let first = digests.iter().find(|(_, digest)| *digest != own).map(|(worker, _)| *worker)?;
-    let is_own = digests.len() > 2 && others.len() == 1;
-    Some(if is_own { 0 } else { first })
-}
-
 fn failure(worker: u32, step: u64, payload: &[u8]) -> WorkerError {
     let said = serde_json::from_slice::<Failure>(payload);
     let Failure { is_data, message } =
@@ -596,22 +577,4 @@ fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, EngineError> {
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_worker_that_differs_is_named() {
-        let of = |digests: &[u8]| {
-            let digests = (0..).zip(digests).map(|(worker, byte)| (worker, Digest::blake3([*byte; 32])));
-            odd_one(&digests.collect())
-        };
-        assert_eq!(of(&[1, 1, 1]), None);
-        assert_eq!(of(&[1, 2]), Some(1), "of two the one that records is believed");
-        assert_eq!(of(&[1, 1, 2, 1]), Some(2));
-        assert_eq!(of(&[2, 1, 1]), Some(0), "all others agree with each other");
-        assert_eq!(of(&[1, 2, 3]), Some(1));
-    }
 }

@@ -17,6 +17,7 @@ mod collective;
 mod error;
 mod frames;
 mod message;
+mod odd;
 mod peer;
 pub mod process;
 
