@@ -62,7 +62,7 @@ pub(super) enum Journal {
 pub(super) fn source(contract: &Contract) -> Result<Source, PlanError> {
     #[cfg(feature = "failpoints")]
     if let Some(path) = std::env::var_os(VARIABLE).map(PathBuf::from) {
-        return withheld::source(path);
+        return withheld::source(&path);
     }
     let policy = Policy { detection: contract.faults.detection, plan: contract.faults.plan.clone() };
     Ok(Source { policy, journal: Journal::Recorded })
@@ -109,15 +109,15 @@ mod withheld {
         plan: Vec<PlannedFault>,
     }
 
-    pub(super) fn source(path: PathBuf) -> Result<Source, PlanError> {
-        let bytes = fs::read(&path).map_err(|source| io_error("read", &path, source))?;
-        let form = |reason| PlanError::Form { path: path.clone(), reason };
+    pub(super) fn source(path: &Path) -> Result<Source, PlanError> {
+        let bytes = fs::read(path).map_err(|source| io_error("read", path, source))?;
+        let form = |reason| PlanError::Form { path: path.to_owned(), reason };
         let Withheld { detection, plan } =
             serde_json::from_slice(&bytes).map_err(|error| form(error.to_string()))?;
         if let Some(item) = plan.iter().find(|item| !item.fault.phases().contains(&item.phase)) {
             return Err(form(format!("{} has no phase {}", item.fault, item.phase)));
         }
-        let mut acted = path.clone().into_os_string();
+        let mut acted = path.to_owned().into_os_string();
         acted.push(".acted");
         let journal = Journal::Withheld(PathBuf::from(acted));
         Ok(Source { policy: Policy { detection, plan }, journal })
