@@ -124,7 +124,7 @@ impl<'c> Appending<'c> {
     }
 
     fn failed(&self, action: &'static str, source: rusqlite::Error) -> StoreError {
-        StoreError::Append { path: self.path.to_owned(), action, source }
+        StoreError::Append { path: self.path.to_owned(), action, source: Box::new(source) }
     }
 
     fn fill(
