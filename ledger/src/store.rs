@@ -389,11 +389,8 @@ impl Store {
         let failed =
             |source| StoreError::Database { path: path.clone(), action: "lending the handle", source };
         let lent = Lent::new(locked.map_err(failed)?);
-        let failed = |source| StoreError::Append {
-            path: path.clone(),
-            action: "lending the handle",
-            source: Box::new(source),
-        };
+        let action = "lending the handle";
+        let failed = |source| StoreError::Append { path: path.clone(), action, source: Box::new(source) };
         let lent = lent.map_err(failed)?;
         let mut appending = Appending::new(lent.connection(), path);
         Ok(work(&mut appending))

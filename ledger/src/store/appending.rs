@@ -2,8 +2,8 @@
 //! then holds, on the thread of the caller.
 //!
 //! A call of sqlx costs two changes of threads and copies of every bound value on
-//! both sides, and gives no row without copying it, which is a fifth of what an
-//! append costs. So a ledger that is recorded appends through the handle of sqlx's
+//! both sides, and gives no row without copying it, which was a sixth of what an
+//! append cost. So a ledger that is recorded appends through the handle of sqlx's
 //! connection itself, which stays its owner and is locked meanwhile. Nothing here
 //! says what is hashed or signed.
 
