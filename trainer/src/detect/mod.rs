@@ -7,12 +7,14 @@
 //! only a second execution could show is for a probe.
 
 mod choices;
+mod shares;
 mod updates;
 
 use schemas::body::ObservedFault;
 use schemas::contract::FaultKind;
 
 pub use choices::{evaluation, selection};
+pub use shares::shares;
 pub use updates::Detectors;
 
 /// Something that is not as the record gives it.
