@@ -19,6 +19,7 @@ mod frames;
 mod message;
 mod peer;
 pub mod process;
+mod repeats;
 
 use schemas::body::{ReplicaDigest, WorkerShare};
 
