@@ -122,9 +122,9 @@ mod tests {
             microbatches: 0..1,
         };
         let (one, same, other) = (share(b"one"), share(b"one"), share(b"other"));
-        let copied = |given: [(u32, Digest, &Share); 3]| super::copied(given.into_iter());
-        assert_eq!(copied([(0, sums(1), &one), (1, sums(2), &other), (2, sums(3), &same)]), None);
-        assert_eq!(copied([(0, sums(1), &one), (1, sums(2), &other), (2, sums(1), &same)]), None);
-        assert_eq!(copied([(0, sums(1), &one), (1, sums(2), &same), (2, sums(2), &other)]), Some((1, 2)));
+        let found = |given: [(u32, Digest, &Share); 3]| copied(given.into_iter());
+        assert_eq!(found([(0, sums(1), &one), (1, sums(2), &other), (2, sums(3), &same)]), None);
+        assert_eq!(found([(0, sums(1), &one), (1, sums(2), &other), (2, sums(1), &same)]), None);
+        assert_eq!(found([(0, sums(1), &one), (1, sums(2), &same), (2, sums(2), &other)]), Some((1, 2)));
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 use schemas::body::{Body, CostDet, CostObs};
-use schemas::contract::{Recovery, StoppingRule};
+use schemas::contract::{PermittedRewrite, Recovery, StoppingRule};
 use schemas::data::Split;
 use schemas::ids::CheckpointId;
 use schemas::state::StateClass;
@@ -28,6 +28,8 @@ fn folder(recovery: Recovery) -> Result<RunFolder> {
         contract.checkpoints.every_steps = 10;
         contract.evaluation.streams[0].every_steps = 10;
         contract.faults.recovery = recovery;
+        // An attempt within this process takes its threads as they are.
+        contract.topology.permitted_rewrites = vec![PermittedRewrite::ThreadCount];
     })
 }
 

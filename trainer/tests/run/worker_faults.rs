@@ -39,8 +39,11 @@ fn frozen(detection: Detection, plan: &[PlannedFault]) -> Result<RunFolder> {
     })
 }
 
-/// Family, phase, step and worker of every fault that acted.
-fn fired(folder: &RunFolder) -> Result<Vec<(Value, Value, Option<u64>, Option<u32>)>> {
+/// Family, phase, step and worker of a fault.
+type Fired = (Value, Value, Option<u64>, Option<u32>);
+
+/// Every fault that acted.
+fn fired(folder: &RunFolder) -> Result<Vec<Fired>> {
     let entries = folder.entries()?;
     let injected = entries.iter().filter(|entry| entry.body.kind().name() == "fault.injected");
     injected
@@ -52,7 +55,7 @@ fn fired(folder: &RunFolder) -> Result<Vec<(Value, Value, Option<u64>, Option<u3
         .collect()
 }
 
-fn expected(plan: &[PlannedFault]) -> Vec<(Value, Value, Option<u64>, Option<u32>)> {
+fn expected(plan: &[PlannedFault]) -> Vec<Fired> {
     let fault =
         |of: &PlannedFault| (json!(of.fault), json!(of.phase), Some(of.step), Some(of.worker.unwrap_or(0)));
     plan.iter().map(fault).collect()
