@@ -99,6 +99,7 @@ fn edited_contract(arguments: &InitArguments, output: &Path) -> Result<Value, Fa
     contract["data"]["admitted_license_classes"] = json!([class]);
     workers::share(&mut contract, arguments.workers)?;
     apply_edits(arguments, &mut contract, Phase::Template)?;
+    workers::fit_digests(&mut contract);
     Ok(contract)
 }
 

@@ -51,6 +51,20 @@ pub(crate) fn share(contract: &mut Value, num_workers: u16) -> Result<(), Failur
     Ok(())
 }
 
+/// Compares replicas at least once in a run that edits made shorter than the
+/// cadence that [`share`] gave; one that somebody chose stays as it is.
+pub(crate) fn fit_digests(contract: &mut Value) {
+    const CADENCE: &str = "/topology/collective/replica_digest_every_steps";
+    let number = |pointer: &str| contract.pointer(pointer).and_then(Value::as_u64);
+    let stopping = number("/stopping/step").or_else(|| number("/stopping/max_step"));
+    let last = stopping.into_iter().chain(number("/budget/max_steps")).min();
+    if let (Some(DIGEST_EVERY_STEPS), Some(last @ 1..DIGEST_EVERY_STEPS)) = (number(CADENCE), last)
+        && let Some(cadence) = contract.pointer_mut(CADENCE)
+    {
+        *cadence = json!(last);
+    }
+}
+
 /// What workers of a contract exchange, as its policy card says it.
 pub(crate) fn communication(contract: &Value) -> &'static str {
     if contract["topology"]["workers"].as_u64().unwrap_or(1) > 1 { "all_reduce" } else { "none" }
@@ -95,6 +109,22 @@ mod tests {
         assert_eq!(contract["topology"].get("collective").is_some(), num_workers > 1);
         assert_eq!(fields[0] * fields[1] * fields[3], fields[2]);
         Ok(fields)
+    }
+
+    #[test]
+    fn replicas_are_compared_in_a_short_run_too() {
+        let fitted = |max_steps: u64, every: u64| {
+            let mut contract = json!({
+                "budget": {"max_steps": max_steps},
+                "stopping": {"kind": "at_step", "step": 100},
+                "topology": {"collective": {"replica_digest_every_steps": every}},
+            });
+            fit_digests(&mut contract);
+            contract["topology"]["collective"]["replica_digest_every_steps"].clone()
+        };
+        assert_eq!(fitted(100, DIGEST_EVERY_STEPS), DIGEST_EVERY_STEPS);
+        assert_eq!(fitted(8, DIGEST_EVERY_STEPS), 8);
+        assert_eq!(fitted(8, 60), 60, "somebody chose it; the freeze says what is wrong");
     }
 
     #[test]

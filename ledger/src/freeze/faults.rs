@@ -227,5 +227,37 @@ impl Item<'_> {
                 "plan a fault once",
             );
         }
+        let earlier = self.contract.faults.plan.iter().take(self.index);
+        let meets = |other: &PlannedFault| {
+            is_between(other) && is_between(self.planned) && in_one_order(other, self.planned)
+        };
+        if let Some((first, _)) =
+            earlier.enumerate().find(|(_, other)| place(other) != place(self.planned) && meets(other))
+        {
+            problems.add(
+                format!("/faults/plan/{}", self.index),
+                format!("strikes between workers in the update that item {first} strikes"),
+                "a worker can do one thing to an update, and none to one that it does not execute; take another step",
+            );
+        }
     }
+}
+
+/// Whether a fault strikes another process than the one that records, or what
+/// passes between them.
+fn is_between(planned: &PlannedFault) -> bool {
+    match planned.fault {
+        FaultKind::CollectiveTimeout | FaultKind::TopologyChange | FaultKind::StaleOrDelayedGradient => true,
+        FaultKind::WorkerLoss => planned.worker.unwrap_or(0) > 0,
+        _ => false,
+    }
+}
+
+/// Whether two such faults ask something of one worker in one update.
+fn in_one_order(one: &PlannedFault, other: &PlannedFault) -> bool {
+    let is_topology = |planned: &PlannedFault| planned.fault == FaultKind::TopologyChange;
+    let is_update = |planned: &PlannedFault| planned.phase != FaultPhase::Restore;
+    let is_met =
+        one.worker.unwrap_or(0) == other.worker.unwrap_or(0) || is_topology(one) || is_topology(other);
+    one.step == other.step && is_update(one) && is_update(other) && is_met
 }

@@ -7,6 +7,7 @@ use schemas::contract::{
 
 use super::model::num_parameters;
 use super::problem::Problems;
+use super::schedule;
 
 /// Most workers: an entry tells of each, and no host has use for more processes.
 const MAX_WORKERS: u32 = 64;
@@ -40,7 +41,7 @@ pub(super) fn check(contract: &Contract, problems: &mut Problems) {
                 "is there, and there is one worker",
                 "leave it out",
             );
-            check_collective(collective, problems);
+            check_collective(collective, schedule::num_steps(contract), problems);
         }
     }
     check_worker_count(contract, problems);
@@ -61,9 +62,15 @@ pub(super) fn check(contract: &Contract, problems: &mut Problems) {
     );
 }
 
-fn check_collective(collective: &Collective, problems: &mut Problems) {
+fn check_collective(collective: &Collective, last: u64, problems: &mut Problems) {
     let Collective { heartbeat_ms, replica_digest_every_steps, timeout_ms } = *collective;
     problems.require_count(replica_digest_every_steps, "/topology/collective/replica_digest_every_steps");
+    problems.require(
+        replica_digest_every_steps <= last,
+        "/topology/collective/replica_digest_every_steps",
+        format!("is {replica_digest_every_steps}; expected at most {last}, the run's last step"),
+        "replicas that are never compared may differ unseen; compare them at every hundredth step, or sooner",
+    );
     problems.require(
         (1..=MAX_TIMEOUT_MS).contains(&timeout_ms),
         "/topology/collective/timeout_ms",

@@ -199,3 +199,16 @@ fn detection_is_left_to_the_validator_only_beside_a_plan() {
     );
     accepted(fault("worker_loss", "before_forward", 3), &changes);
 }
+
+#[test]
+fn one_thing_happens_between_workers_in_an_update() {
+    let workers = [("/topology/workers", json!(4)), ("/batch/data_parallel", json!(4))];
+    let message = "strikes between workers in the update that item 0 strikes";
+    let meets = |plan: &[Value]| problems(plan, &workers).iter().any(|problem| problem.contains(message));
+    let loss = |step, worker| at_worker(fault("worker_loss", "before_forward", step), worker);
+    let late = |step, worker| at_worker(fault("collective_timeout", "after_backward", step), worker);
+    assert!(meets(&[loss(3, 1), late(3, 1)]));
+    assert!(meets(&[fault("topology_change", "before_forward", 3), late(3, 2)]));
+    assert!(!meets(&[loss(3, 1), late(3, 2)]));
+    assert!(!meets(&[loss(3, 1), late(4, 1)]));
+}

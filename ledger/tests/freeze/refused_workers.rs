@@ -124,6 +124,10 @@ fn a_collective_that_finds_nothing_is_refused() {
     checked(collective(500, 10, 500), &["/topology/collective/heartbeat_ms: is 500"]);
     checked(collective(0, 10, 500), &["/topology/collective/heartbeat_ms: is 0"]);
     checked(collective(100, 0, 500), &["/topology/collective/replica_digest_every_steps"]);
+    checked(
+        collective(100, 1_000_000_000, 500),
+        &["/topology/collective/replica_digest_every_steps: is 1000000000; expected at most "],
+    );
     // One worker has nobody to exchange with, and several have to say how.
     let mut alone = Fixture::new();
     alone.contract["topology"]["collective"] = collective(500, 10, 30_000);

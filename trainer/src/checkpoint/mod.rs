@@ -130,6 +130,12 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
+    /// Whether a file is there, and with other bytes than were recorded.
+    #[must_use]
+    pub const fn is_other_content(&self) -> bool {
+        matches!(self, Self::Digest { .. } | Self::Size { .. })
+    }
+
     /// An I/O error with its place.
     pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

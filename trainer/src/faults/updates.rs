@@ -1,6 +1,6 @@
 //! Faults in a resume and around an update.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::tensor::FloatDType;
 use schemas::contract::{Contract, Dtype, FaultKind, FaultPhase};
@@ -10,6 +10,7 @@ use super::{Due, vanish};
 use crate::engine::Engine;
 use crate::run::attempt::Attempt;
 use crate::run::error::RunError;
+use crate::workers::Collective;
 
 /// Faults of this place that wait.
 fn due(attempt: &Attempt, phase: FaultPhase, step: u64) -> Vec<Due> {
@@ -76,6 +77,12 @@ pub fn before_exchange(
         return Ok(true);
     }
     if contract.topology.workers > 1 {
+        // What is on record has to act: where nothing is ordered yet, the signal
+        // comes first, and behind an order the round is not given up for it.
+        let is_ordered = attempt.collective.as_ref().is_some_and(Collective::is_ordered);
+        if interrupt.load(Ordering::Relaxed) && !is_ordered {
+            return Ok(false);
+        }
         workers::in_exchange(attempt, waiting, step)?;
         return Ok(true);
     }

@@ -22,13 +22,20 @@ pub(super) fn is_between(due: &Due) -> bool {
     }
 }
 
+/// Whether a worker is there and executes microbatches: of one that does not,
+/// nothing can be ordered.
+fn executes(attempt: &Attempt, worker: u32) -> bool {
+    attempt.collective.as_ref().is_some_and(|collective| worker < collective.num_executing())
+}
+
 /// Orders what acts before the first microbatch of the next update. In an
-/// attempt of one process there is nobody to strike, and it waits.
+/// attempt of one process, or of fewer than the struck one, there is nobody to
+/// strike, and it waits.
 ///
 /// # Errors
 /// When the ledger cannot be written.
 pub(super) fn before_forward(attempt: &mut Attempt, contract: &Contract, due: &Due) -> Result<(), RunError> {
-    if attempt.collective.is_none() {
+    if !executes(attempt, due.worker()) {
         return Ok(());
     }
     due.record(attempt)?;
@@ -65,7 +72,10 @@ pub(super) fn in_exchange(attempt: &mut Attempt, waiting: Vec<Due>, step: u64) -
         let can_act = match &attempt.collective {
             // Without the update before there is nothing stale to give; it waits
             // for an attempt that executes both.
-            Some(collective) => !needs_last || collective.has_executed(step.saturating_sub(1)),
+            Some(collective) => {
+                let is_there = executes(attempt, worker);
+                is_there && (!needs_last || collective.has_executed(step.saturating_sub(1)))
+            }
             // In an attempt of one process there is nobody to strike.
             None => false,
         };

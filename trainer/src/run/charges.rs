@@ -50,6 +50,12 @@ impl Charges {
         }
     }
 
+    /// Whether there is a `fault.recovered` that nobody has charged.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        !self.spans.is_empty()
+    }
+
     /// Writes what is not charged yet, in three entries.
     ///
     /// # Errors
@@ -102,6 +108,20 @@ mod tests {
     fn charge(charges: &mut Charges, charged_to: &str, unit: &str) {
         let Body::Cost(halves) = cost(charged_to, 1.0, unit, "") else { unreachable!("it makes costs") };
         charges.charged(&halves.det, &halves.obs);
+    }
+
+    /// What an attempt recovered and did not charge, the next one does, also
+    /// where nothing struck that attempt.
+    #[test]
+    fn a_recovery_is_open_until_it_is_charged() {
+        let mut charges = Charges::default();
+        charges.given_up(7);
+        assert!(!charges.is_open(), "nobody recovered from anything");
+        charges.recovered(&recovered(1, 10, 0));
+        charge(&mut charges, "recovery", "steps");
+        assert!(charges.is_open());
+        charge(&mut charges, "recovery", "s");
+        assert!(!charges.is_open());
     }
 
     /// An attempt that vanished within its recovery has charged one of three.

@@ -9,7 +9,7 @@ use schemas::body::{
     AnomalyDet, AnomalyObs, Body, CandidateObs, CandidateSelectedDet, CostTotals, FaultObservedDet,
     FaultObservedObs, Halves, Outcome, RunEndDet, RunEndObs,
 };
-use schemas::contract::Recovery;
+use schemas::contract::{Contract, Recovery};
 use serde::Serialize;
 
 use crate::{detect, faults};
@@ -201,10 +201,7 @@ fn finish(
         return fail(attempt, frozen, history, &mismatch.into());
     }
     let target_met = winner.and_then(|winner| {
-        let target = contract.quality_target.as_ref()?;
-        let stream = contract.evaluation.streams.iter().find(|stream| stream.name == target.stream)?;
-        let value = trained.values.get(&target.stream)?.get(&winner.det.step)?;
-        Some(select::reaches(stream.direction, *value, target.threshold))
+        meets_target(contract, |stream| trained.values.get(stream)?.get(&winner.det.step).copied())
     });
     if let Some(winner) = winner {
         let halves = selected(contract, winner, trained.candidates.len());
@@ -233,8 +230,16 @@ fn finish(
     })
 }
 
+/// Whether the quality target is met, by the value that a stream has at the
+/// selected step; `None` where there is no target, or no value.
+fn meets_target(contract: &Contract, value_of: impl Fn(&str) -> Option<f64>) -> Option<bool> {
+    let target = contract.quality_target.as_ref()?;
+    let stream = contract.evaluation.streams.iter().find(|stream| stream.name == target.stream)?;
+    Some(select::reaches(stream.direction, value_of(&target.stream)?, target.threshold))
+}
+
 fn selected(
-    contract: &schemas::contract::Contract,
+    contract: &Contract,
     winner: &PastCandidate,
     num_candidates: usize,
 ) -> Halves<CandidateSelectedDet, CandidateObs> {
@@ -289,6 +294,39 @@ fn fail(
         run_ended,
         ..RunReport::new(frozen, Outcome::Failed, reason, exit_code)
     })
+}
+
+/// Ends a run whose last attempt had reached the end, and whose process was gone
+/// before it wrote `run.end`: nothing is left to be executed. `None` for others.
+///
+/// # Errors
+/// When the ledger cannot be written.
+pub fn end_after_last(
+    recorder: &Recorder,
+    frozen: &FrozenContract,
+    history: &History,
+) -> Result<Option<RunReport>, RunError> {
+    let Some(past) = history.attempts.last() else { return Ok(None) };
+    let Some(outcome @ (Outcome::Completed | Outcome::BudgetExhausted)) = past.outcome else {
+        return Ok(None);
+    };
+    // The selection precedes the end of the attempt.
+    let selected = history.selected.as_ref();
+    let target_met = selected.and_then(|selected| {
+        meets_target(&frozen.contract, |stream| history.evaluation(stream, selected.det.step))
+    });
+    let (last_step, reason) = (past.last_step, past.reason.clone());
+    let det =
+        RunEndDet { counters: history.counters, last_step, outcome, reason: reason.clone(), target_met };
+    end_run(recorder, history, det, None)?;
+    let exit_code = if outcome == Outcome::Completed { EXIT_COMPLETED } else { EXIT_RECORDED };
+    Ok(Some(RunReport {
+        candidate: selected.map(|selected| selected.obs.candidate.0.clone()),
+        last_step,
+        run_ended: true,
+        target_met,
+        ..RunReport::new(frozen, outcome, reason, exit_code)
+    }))
 }
 
 /// Ends a run that may not go on, without an attempt.

@@ -6,7 +6,7 @@
 //! they can see is not all that can be wrong.
 
 use schemas::body::ObservedFault;
-use schemas::ids::CheckpointId;
+use schemas::ids::{AttemptId, CheckpointId};
 
 use super::history::{History, PastAttempt, PastCheckpoint, Progress};
 use crate::checkpoint::locate::RecordedCheckpoint;
@@ -31,11 +31,24 @@ pub const fn is_of_state(fault: ObservedFault) -> bool {
     }
 }
 
+/// What puts a checkpoint in doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// This attempt resumed from it and found before its first step that the
+    /// state is not what the record gives.
+    Refused(AttemptId),
+    /// It lies behind the last step at which its attempt was found in order.
+    Saved {
+        /// That step.
+        in_order_step: u64,
+    },
+}
+
 /// A checkpoint that the ledger calls validated and that a fault puts in doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoubtfulCheckpoint {
-    /// Last step at which its attempt was found in order.
-    pub in_order_step: u64,
+    /// What puts it in doubt.
+    pub why: Why,
     /// What the ledger says of it.
     pub record: RecordedCheckpoint,
 }
@@ -44,16 +57,33 @@ impl DoubtfulCheckpoint {
     /// Why it is, in words.
     #[must_use]
     pub fn reason(&self) -> String {
-        let (attempt, step) = (self.record.attempt, self.in_order_step);
-        format!("attempt {attempt} saved it, and was last found in order at step {step}")
+        match self.why {
+            Why::Refused(attempt) => {
+                format!("attempt {attempt} resumed from it, and its state was not what the record gives")
+            }
+            Why::Saved { in_order_step } => {
+                let attempt = self.record.attempt;
+                format!("attempt {attempt} saved it, and was last found in order at step {in_order_step}")
+            }
+        }
     }
 }
 
 /// Usable checkpoints that are in doubt, newest first.
 #[must_use]
 pub fn doubtful(history: &History) -> Vec<DoubtfulCheckpoint> {
-    let mut all: Vec<DoubtfulCheckpoint> =
-        history.attempts.iter().filter(|past| past.is_in_doubt).flat_map(|past| of(past, history)).collect();
+    let in_doubt = || history.attempts.iter().filter(|past| past.is_in_doubt);
+    let mut all: Vec<DoubtfulCheckpoint> = in_doubt().flat_map(|past| of(past, history)).collect();
+    for past in in_doubt().filter(|past| past.is_refused) {
+        let known = past.resumed_from.as_ref().and_then(|id| history.checkpoints.get(id));
+        let Some(known) = known.filter(|known| is_open(known)) else { continue };
+        // Once, whoever else says it.
+        if all.iter().any(|other| other.record.checkpoint == known.checkpoint) {
+            continue;
+        }
+        let why = Why::Refused(past.attempt);
+        all.extend(known.committed.clone().map(|record| DoubtfulCheckpoint { record, why }));
+    }
     all.sort_by_key(|doubtful| std::cmp::Reverse((doubtful.record.step, doubtful.record.attempt)));
     all
 }
@@ -68,6 +98,13 @@ pub fn undoubted(history: &History) -> Vec<RecordedCheckpoint> {
     usable
 }
 
+/// Whether a checkpoint may be used and no probe has qualified it.
+fn is_open(known: &PastCheckpoint) -> bool {
+    (Progress::Validated..Progress::Retired).contains(&known.progress) && !known.was_qualified
+}
+
+/// What an attempt in doubt saved itself behind the step at which it was found
+/// in order.
 fn of<'a>(past: &'a PastAttempt, history: &'a History) -> impl Iterator<Item = DoubtfulCheckpoint> + 'a {
     let own = || history.checkpoints.values().filter(|known| known.attempt == past.attempt);
     let qualified = own().filter(|known| known.was_qualified).map(|known| known.step);
@@ -75,10 +112,10 @@ fn of<'a>(past: &'a PastAttempt, history: &'a History) -> impl Iterator<Item = D
     let is_doubtful = move |known: &&PastCheckpoint| {
         // What is saved again at the step that was resumed at holds a part of
         // the next update.
-        let is_within = past.is_resumed && known.step == past.from_step && known.step == in_order_step;
-        let is_usable = (Progress::Validated..Progress::Retired).contains(&known.progress);
-        is_usable && !known.was_qualified && (known.step > in_order_step || is_within)
+        let is_resumed = past.resumed_from.is_some();
+        let is_within = is_resumed && known.step == past.from_step && known.step == in_order_step;
+        is_open(known) && (known.step > in_order_step || is_within)
     };
     let records = own().filter(is_doubtful).filter_map(|known| known.committed.clone());
-    records.map(move |record| DoubtfulCheckpoint { in_order_step, record })
+    records.map(move |record| DoubtfulCheckpoint { record, why: Why::Saved { in_order_step } })
 }

@@ -102,7 +102,7 @@ impl RunError {
         match self {
             Self::Input(_) | Self::Engine(EngineError::Data(_)) => Some(ObservedFault::DataChanged),
             Self::Damaged(mismatch) => Some(mismatch.fault),
-            Self::Checkpoint(CheckpointError::Digest { .. }) => Some(ObservedFault::CheckpointCorrupt),
+            Self::Checkpoint(error) if error.is_other_content() => Some(ObservedFault::CheckpointCorrupt),
             Self::Checkpoint(_) => Some(ObservedFault::StorageFailed),
             Self::Worker(error) => error.fault(),
             // The device, and not what was saved.
@@ -123,7 +123,7 @@ impl RunError {
         match self {
             Self::Damaged(mismatch) => Some(mismatch.cause),
             Self::Worker(error) => error.cause(),
-            Self::Checkpoint(CheckpointError::Digest { .. }) => Some(FaultKind::SingleShardCorruption),
+            Self::Checkpoint(error) if error.is_other_content() => Some(FaultKind::SingleShardCorruption),
             // A restored class that does not fit the run is what its loss looks like.
             Self::State(StateError::Mismatch { class, .. } | StateError::Engine { class, .. }) => match class
             {
@@ -232,6 +232,8 @@ pub fn chain(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use schemas::digest::Digest;
+
     use super::*;
 
     #[test]
@@ -240,6 +242,22 @@ mod tests {
         let text = chain(&error);
         assert!(text.starts_with("the process cannot be set up: xxx"), "{text}");
         assert!(text.len() <= MAX_REASON_BYTES + 4);
+    }
+
+    #[test]
+    fn a_shard_of_another_size_is_as_corrupt_as_one_of_other_bytes() {
+        let path = std::path::PathBuf::from("model.safetensors");
+        let (expected, actual) = (Digest::blake3([0; 32]), Digest::blake3([1; 32]));
+        let other_bytes = CheckpointError::Digest { path: path.clone(), expected, actual };
+        let cut_off = CheckpointError::Size { path: path.clone(), expected: 8, actual: 7 };
+        for error in [other_bytes, cut_off] {
+            let error = RunError::from(error);
+            assert_eq!(error.fault(), Some(ObservedFault::CheckpointCorrupt), "{error:?}");
+            assert_eq!(error.cause(), Some(FaultKind::SingleShardCorruption), "{error:?}");
+        }
+        let gone =
+            RunError::from(CheckpointError::io("read", path)(io::Error::from(io::ErrorKind::NotFound)));
+        assert_eq!((gone.fault(), gone.cause()), (Some(ObservedFault::StorageFailed), None));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{
     Body, CandidateAdmittedDet, CandidateObs, CandidateSelectedDet, CostTotals, Counters, FaultObservedDet,
-    Halves, Outcome, RunEndDet, SegmentStartDet,
+    Halves, ObservedFault, Outcome, RunEndDet, SegmentStartDet,
 };
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CandidateId, CheckpointId};
@@ -37,8 +37,9 @@ pub struct PastAttempt {
     /// Whether a fault says that something else was computed than the contract
     /// says; no recovery takes that back.
     pub is_in_doubt: bool,
-    /// Whether it started from a checkpoint.
-    pub is_resumed: bool,
+    /// Whether it found its state not to be what the record gives before its
+    /// first step; no recovery takes that back.
+    pub is_refused: bool,
     /// Its last completed step, or the step that it started from.
     pub last_step: u64,
     /// Processes that executed it.
@@ -47,6 +48,10 @@ pub struct PastAttempt {
     pub outcome: Option<Outcome>,
     /// Its process id, which is part of its staging folders' names.
     pub process: u32,
+    /// Why it ended, in words; empty for one that vanished.
+    pub reason: String,
+    /// Checkpoint that it started from.
+    pub resumed_from: Option<CheckpointId>,
     /// Whether a later process recorded that it vanished.
     pub is_reported: bool,
     start_us: u64,
@@ -159,11 +164,13 @@ impl History {
                     from_step: halves.det.from_step,
                     has_open_fault: false,
                     is_in_doubt: false,
-                    is_resumed: halves.det.resumed_from.is_some(),
+                    is_refused: false,
                     last_step: halves.det.from_step,
                     num_workers: halves.obs.plan.num_workers,
                     outcome: None,
                     process: halves.obs.process,
+                    reason: String::new(),
+                    resumed_from: from.map(|point| point.checkpoint.clone()),
                     is_reported: false,
                     start_us: entry.time_us,
                 });
@@ -172,6 +179,7 @@ impl History {
                 if let Some(attempt) = self.attempt_mut(halves.det.attempt) {
                     attempt.outcome = Some(halves.det.outcome);
                     attempt.cost = halves.obs.cost;
+                    attempt.reason.clone_from(&halves.obs.reason);
                 }
             }
             Body::Step(halves) => {
@@ -217,6 +225,8 @@ impl History {
         if let Some(attempt) = self.attempt_mut(fault.attempt) {
             attempt.has_open_fault = true;
             attempt.is_in_doubt |= doubt::is_of_state(fault.fault);
+            let has_stepped = attempt.cost.num_steps_executed > 0;
+            attempt.is_refused |= fault.fault == ObservedFault::StateMismatch && !has_stepped;
         }
     }
 

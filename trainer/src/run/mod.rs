@@ -71,6 +71,9 @@ use train::{Loop, Trained};
 /// Environment variable that names the key ring where `--keys` does not.
 pub const KEYS_VARIABLE: &str = "LEDGER_KEYS";
 
+/// Said where a run ends without another attempt.
+const UNRECORDED: &str = "warning: no attempt starts, so that the intervention is not recorded";
+
 /// What the command line says.
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
@@ -172,6 +175,13 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
         recorder.close()?;
         return Ok(RunReport::already_ended(&frozen, end));
     }
+    if let Some(report) = conclude::end_after_last(&recorder, &frozen, &history)? {
+        if options.intervention.is_some() {
+            console.say(UNRECORDED);
+        }
+        recorder.close()?;
+        return Ok(report);
+    }
     if let Some(report) =
         refuse_by_history(&recorder, &frozen, &history, &console, options.intervention.is_some())?
     {
@@ -264,7 +274,7 @@ fn refuse_by_history(
         recorder.append(Record::new(recovery::vanished(past, history)).step(past.last_step))?;
     }
     if has_intervention {
-        console.say("warning: no attempt starts, so that the intervention is not recorded");
+        console.say(UNRECORDED);
     }
     console.say(&format!("Ending run {}: {refusal}", frozen.run));
     conclude::end_without_attempt(recorder, frozen, history, outcome, &refusal).map(Some)
@@ -354,7 +364,7 @@ fn work(
         intervention::record(attempt, resume.step, said)?;
     }
     let store = places.ledger.join(working_folder(&contract.checkpoints.store));
-    recovery::record(attempt, history, &resume, &frozen.run, &store, reader)?;
+    recovery::record(attempt, history, &resume, frozen, &store, reader)?;
     stored::clean(attempt, history, frozen);
     retire::finish(attempt, frozen, places.ledger)?;
 

@@ -10,16 +10,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use ledger::FrozenContract;
 use ledger::reader::Reader;
 use schemas::body::{
     Body, CheckpointDet, CheckpointFailedObs, FaultObservedDet, FaultObservedObs, FaultRecoveredDet,
     FaultRecoveredObs, Halves, ObservedFault,
 };
-use schemas::contract::FaultKind;
+use schemas::contract::{FaultKind, SaveMode};
 use schemas::ids::{AttemptId, CheckpointId, RunId};
 use schemas::state::CheckpointManifest;
 
-use crate::checkpoint::{CheckpointError, MANIFEST_NAME, staging_name};
+use crate::checkpoint::{MANIFEST_NAME, staging_name};
 
 use super::attempt::Attempt;
 use super::error::{self, RunError};
@@ -47,11 +48,6 @@ fn observed(
     Body::FaultObserved(Box::new(Halves { det, obs: FaultObservedObs { checkpoint, description } }))
 }
 
-/// Whether bytes are there, and others than were recorded.
-const fn changed(error: &CheckpointError) -> bool {
-    matches!(error, CheckpointError::Digest { .. })
-}
-
 /// Records what happened to earlier attempts and cleans up after them.
 ///
 /// # Errors
@@ -61,7 +57,7 @@ pub fn record(
     attempt: &mut Attempt,
     history: &History,
     resume: &ResumeState,
-    run: &RunId,
+    frozen: &FrozenContract,
     store: &Path,
     reader: &Reader,
 ) -> Result<(), RunError> {
@@ -77,18 +73,20 @@ pub fn record(
         let Some(saver) = past(unusable.record.attempt) else { continue };
         let checkpoint = Some(unusable.record.checkpoint.clone());
         let description = error::chain(&unusable.error);
-        let cause = changed(&unusable.error).then_some(FaultKind::SingleShardCorruption);
+        let cause = unusable.error.is_other_content().then_some(FaultKind::SingleShardCorruption);
         let body = observed(saver, (ObservedFault::CheckpointCorrupt, cause), checkpoint, description);
         attempt.record(resume.step, body)?;
         struck.insert(saver.attempt, saver);
     }
     let unfinished: Vec<&PastCheckpoint> = history.unfinished_checkpoints().collect();
+    // A save beside training is interrupted by whatever ends the process.
+    let is_beside = frozen.contract.checkpoints.mode == SaveMode::Asynchronous;
+    let cause = (!is_beside).then_some(FaultKind::CheckpointWriteInterruption);
     for known in &unfinished {
         let Some(saver) = past(known.attempt) else { continue };
         let description = format!("it stopped after {:?}", known.progress);
         let checkpoint = Some(known.checkpoint.clone());
-        let fault = (ObservedFault::CheckpointIncomplete, Some(FaultKind::CheckpointWriteInterruption));
-        let body = observed(saver, fault, checkpoint, description);
+        let body = observed(saver, (ObservedFault::CheckpointIncomplete, cause), checkpoint, description);
         attempt.record(resume.step, body)?;
         struck.insert(saver.attempt, saver);
     }
@@ -121,7 +119,8 @@ pub fn record(
         charges.given_up(history.num_bytes(&known.checkpoint));
         attempt.record(known.step, Body::CheckpointFailed(halves))?;
     }
-    if struck.is_empty() {
+    // Also where an attempt recovered and ended before it had charged.
+    if !charges.is_open() {
         return Ok(());
     }
     charges.record(attempt, resume.step, reader)?;
@@ -132,7 +131,7 @@ pub fn record(
     // put on record and did not come to remove.
     for known in unfinished.into_iter().chain(history.abandoned_checkpoints()) {
         if let Some(saver) = past(known.attempt) {
-            remove_leftovers(attempt, known, saver, run, store);
+            remove_leftovers(attempt, known, saver, &frozen.run, store);
         }
     }
     Ok(())

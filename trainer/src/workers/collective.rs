@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use corpus::examples::ExampleTable;
-use schemas::body::{Credit, ReplicaDigest, WorkerShare};
+use schemas::body::{ReplicaDigest, WorkerShare};
 use schemas::contract::{self, Contract};
 use schemas::data::DataManifest;
 use schemas::digest::Digest;
@@ -28,8 +28,11 @@ use super::frames::{Frame, FrameError, Kind};
 use super::message::{self, Failure, Setup, State, Update, WorkerFault};
 use super::odd::odd_one;
 use super::peer::{Arrival, Peer};
+use super::repeats::{self, Repeats};
 use crate::engine::share::{self, Share};
 use crate::engine::{Engine, EngineError, StepOutcome};
+use crate::identity;
+use crate::run::costs::micros;
 use crate::run::error::RunError;
 
 /// Pause between two looks at whether something came, a signal or the end of
@@ -38,8 +41,6 @@ const SLICE: Duration = Duration::from_millis(20);
 /// Shortest time that workers get to start: a process, its kernels and the
 /// initial parameters take longer than an update.
 const START_MS: u32 = 60_000;
-/// Digests of earlier sums that are remembered of a worker.
-const MAX_REMEMBERED: usize = 4096;
 /// Bytes of a frame beyond tensors: documents, tables, what was consumed.
 const MARGIN_BYTES: u64 = 1 << 30;
 
@@ -85,6 +86,8 @@ pub struct Collective {
     clock: Clock,
     config: contract::Collective,
     inbox: Receiver<Arrival>,
+    /// Whether something was ordered of the next update; no signal stops that.
+    is_ordered: bool,
     /// Whether the share of the update before is kept, for faults.
     keeps_last: bool,
     /// This process's share of the update before, where it is kept.
@@ -98,9 +101,8 @@ pub struct Collective {
     orders: BTreeMap<u32, WorkerFault>,
     /// From worker 1 on.
     peers: Vec<Peer>,
-    /// By worker, the digests of its sums since parameters last stood still;
-    /// none where the contract leaves finding damage to the validator.
-    remembered: Option<Vec<BTreeSet<[u8; 32]>>>,
+    /// None where the contract leaves finding damage to the validator.
+    repeats: Option<Repeats>,
 }
 
 impl Collective {
@@ -110,8 +112,8 @@ impl Collective {
     /// # Errors
     /// When one cannot be started, or does not come to the same state.
     pub fn start(plan: &Plan<'_>, engine: &Engine, interrupt: &AtomicBool) -> Result<Option<Self>, RunError> {
-        let program =
-            plan.program.clone().map_or_else(std::env::current_exe, Ok).map_err(RunError::Process)?;
+        // The file that this process executes, also where another has its path by now.
+        let program = plan.program.clone().unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
         let clock = Clock::start().map_err(RunError::Process)?;
         let (sender, inbox) = mpsc::channel();
         let max_bytes = MARGIN_BYTES + engine.num_replica_bytes() as u64 * u64::from(u32::BITS);
@@ -123,6 +125,7 @@ impl Collective {
             clock,
             config: plan.collective.clone(),
             inbox,
+            is_ordered: false,
             keeps_last: plan.keeps_last,
             last: None,
             last_step: None,
@@ -130,7 +133,7 @@ impl Collective {
             num_workers: plan.num_workers,
             orders: BTreeMap::new(),
             peers,
-            remembered: plan.detects.then(|| vec![BTreeSet::new(); plan.num_workers as usize]),
+            repeats: plan.detects.then(Repeats::default),
         };
         Ok(collective.set_up(plan, engine, max_bytes, interrupt)?.then_some(collective))
     }
@@ -151,6 +154,7 @@ impl Collective {
             let worker = index_of(index);
             let setup = Setup {
                 card: plan.card.clone(),
+                code: identity::code().digest,
                 contract: plan.contract.clone(),
                 data: plan.data.clone(),
                 folder: plan.folder.to_owned(),
@@ -200,6 +204,13 @@ impl Collective {
     /// is this process, can give a stale share.
     pub fn order(&mut self, worker: u32, fault: WorkerFault) {
         self.orders.insert(worker, fault);
+        self.is_ordered = true;
+    }
+
+    /// Whether something was ordered of the next update.
+    #[must_use]
+    pub const fn is_ordered(&self) -> bool {
+        self.is_ordered
     }
 
     /// Lets the next update be executed by another number of workers than the
@@ -207,6 +218,13 @@ impl Collective {
     /// microbatches is an error of that update.
     pub fn execute_with(&mut self, num_workers: u32) {
         self.num_executing = num_workers.clamp(1, self.num_workers);
+        self.is_ordered = true;
+    }
+
+    /// Workers that execute microbatches of the next update.
+    #[must_use]
+    pub const fn num_executing(&self) -> u32 {
+        self.num_executing
     }
 
     /// Whether the workers executed this update, and could give its share again.
@@ -229,7 +247,8 @@ impl Collective {
 
     /// Executes one update together. `None` when `interrupt` was set
     /// before every share was there; then nothing has changed here, and the
-    /// workers are of no further use.
+    /// workers are of no further use. An update that something was ordered of
+    /// is not given up: the order is on record, and has to act.
     ///
     /// # Errors
     /// When this process's engine fails, or a worker is lost, late or wrong.
@@ -244,6 +263,8 @@ impl Collective {
         let wants_digest = step.is_multiple_of(self.config.replica_digest_every_steps.max(1));
         let ranges = self.ranges(engine.num_microbatches(), step)?;
         let orders = std::mem::take(&mut self.orders);
+        let never = AtomicBool::new(false);
+        let interrupt = if std::mem::take(&mut self.is_ordered) { &never } else { interrupt };
 
         // Everybody at once: the others, then this process.
         for (index, (worker, range)) in (1..).zip(ranges.iter().skip(1)).enumerate() {
@@ -262,6 +283,8 @@ impl Collective {
 
         // In the order of microbatches.
         let mut exchange = Exchange::default();
+        let shares = (0..).zip(&given).filter_map(|(worker, given)| Some((worker, given.as_ref()?)));
+        let copied = repeats::copied(shares.map(|(worker, given)| (worker, given.gradients, &given.share)));
         for (worker, given) in (0..).zip(given) {
             let Some(given) = given else { continue };
             exchange.shares.push(WorkerShare {
@@ -280,11 +303,12 @@ impl Collective {
         for index in 0..self.peers.len() {
             self.send(index, step, Kind::Total, &total, until)?;
         }
-        let never = AtomicBool::new(false);
         let outcome = engine.step(&never)?;
         let Some(outcome) = outcome else { return Ok(None) };
         self.last_step = Some(step);
-        self.look_back(step, &exchange, &outcome)?;
+        if let Some(repeats) = &mut self.repeats {
+            repeats.look(step, &exchange, copied, &outcome)?;
+        }
         if wants_digest {
             let own = engine.replica_digest()?;
             exchange.replicas = self.replicas(own, step, until, &never)?.unwrap_or_default();
@@ -509,36 +533,6 @@ impl Collective {
         Ok(Some(all.map(|(worker, digest)| ReplicaDigest { digest, worker: WorkerId(worker) }).collect()))
     }
 
-    /// Whether a worker gave sums that it gave before. That parameters changed in
-    /// between and that the sums are numbers makes it impossible for an honest
-    /// one.
-    fn look_back(
-        &mut self,
-        step: u64,
-        exchange: &Exchange,
-        outcome: &StepOutcome,
-    ) -> Result<(), WorkerError> {
-        let Some(remembered) = &mut self.remembered else { return Ok(()) };
-        let Credit::Backpropagation { gradient_norm, .. } = outcome.credit else { return Ok(()) };
-        let is_skipped = outcome.overflow.as_ref().is_some_and(|overflow| overflow.skipped);
-        let moves = outcome.updates.iter().any(|update| update.learning_rate.0 > 0.0);
-        let is_number = gradient_norm.0.is_finite() && gradient_norm.0 > 0.0;
-        for share in &exchange.shares {
-            let Some(seen) = remembered.get_mut(share.worker.0 as usize) else { continue };
-            if is_number && seen.contains(&share.gradients.bytes) {
-                let reason = format!("its sums are those of an earlier step, {}", share.gradients);
-                return Err(WorkerError::Disagrees { worker: share.worker.0, step, reason, is_stale: true });
-            }
-            if is_skipped || !moves || seen.len() >= MAX_REMEMBERED {
-                seen.clear();
-            }
-            if !is_skipped && moves && is_number {
-                seen.insert(share.gradients.bytes);
-            }
-        }
-        Ok(())
-    }
-
     /// Ends the workers and waits for them; gives the most memory that one had.
     pub fn close(mut self) -> u64 {
         let peak_bytes = self.peak_bytes();
@@ -573,8 +567,4 @@ fn index_of(index: usize) -> u32 {
 
 fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, EngineError> {
     serde_json::to_vec(value).map_err(|error| EngineError::device("writing a command", &error))
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use burn::tensor::FloatDType;
 use schemas::contract::Contract;
 use schemas::data::DataManifest;
+use schemas::digest::Digest;
 use schemas::parameters::ParameterManifest;
 use schemas::policy_card::PolicyCard;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,9 @@ use crate::shuffle::ShuffleState;
 #[serde(deny_unknown_fields)]
 pub(super) struct Setup {
     pub(super) card: PolicyCard,
+    /// Digest of the code of the process that records; a worker of other code
+    /// refuses.
+    pub(super) code: Digest,
     pub(super) contract: Contract,
     pub(super) data: DataManifest,
     /// Folder of the data shards.

@@ -20,6 +20,7 @@ mod message;
 mod odd;
 mod peer;
 pub mod process;
+mod repeats;
 
 use schemas::body::{ReplicaDigest, WorkerShare};
 

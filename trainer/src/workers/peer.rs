@@ -34,6 +34,9 @@ const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// Pause between two looks at a child.
 const POLL_EVERY: Duration = Duration::from_millis(2);
 
+/// Variables that the process that records goes by, and no worker.
+const NOT_FOR_WORKERS: [&str; 3] = ["FAILPOINTS", "LEDGER_FAULT_PLAN", crate::run::KEYS_VARIABLE];
+
 /// Something that came from a worker.
 #[derive(Debug)]
 pub(super) struct Arrival {
@@ -78,7 +81,14 @@ impl Peer {
         // What a terminal sends to the group ends the attempt, and that the
         // workers.
         command.process_group(0);
+        // What asks something of the process that records asks nothing of it.
+        for variable in NOT_FOR_WORKERS {
+            command.env_remove(variable);
+        }
         let child = command.spawn().map_err(failed)?;
+        // It holds the worker's ends: with them open here, nobody would see the
+        // end of a worker.
+        drop(command);
         let mut peer = Self {
             child,
             heard_ms: Arc::new(AtomicU64::new(clock.now_ms())),
@@ -87,23 +97,24 @@ impl Peer {
             threads: Vec::new(),
             worker,
         };
-        peer.listen([&frames, &beats], max_bytes, clock, inbox).map_err(failed)?;
-        peer.connections = Some([frames, beats]);
+        // Before the threads, so that one that cannot be started ends the other.
+        let [frames, beats] = peer.connections.insert([frames, beats]);
+        let streams = [frames.try_clone().map_err(failed)?, beats.try_clone().map_err(failed)?];
+        peer.listen(streams, max_bytes, clock, inbox).map_err(failed)?;
         Ok(peer)
     }
 
     fn listen(
         &mut self,
-        [frames, beats]: [&UnixStream; 2],
+        [mut frames, mut beats]: [UnixStream; 2],
         max_bytes: u64,
         clock: &Reading,
         inbox: &Sender<Arrival>,
     ) -> io::Result<()> {
-        let (mut stream, reading, inbox, worker) =
-            (frames.try_clone()?, clock.clone(), inbox.clone(), self.worker);
+        let (reading, inbox, worker) = (clock.clone(), inbox.clone(), self.worker);
         let receive = move || {
             loop {
-                let frame = frames::read(&mut stream, max_bytes);
+                let frame = frames::read(&mut frames, max_bytes);
                 let is_over = frame.is_err();
                 let arrival = Arrival { at_ms: reading.now_ms(), at: Instant::now(), frame, worker };
                 if inbox.send(arrival).is_err() || is_over {
@@ -111,11 +122,11 @@ impl Peer {
                 }
             }
         };
-        let (mut stream, reading) = (beats.try_clone()?, clock.clone());
+        let reading = clock.clone();
         let (heard, peak) = (Arc::clone(&self.heard_ms), Arc::clone(&self.peak_bytes));
         let hear = move || {
             let mut beat = [0; BEAT_BYTES];
-            while stream.read_exact(&mut beat).is_ok() {
+            while beats.read_exact(&mut beat).is_ok() {
                 heard.store(reading.now_ms(), Ordering::Relaxed);
                 if let (_, Some(bytes)) = (beat.first_chunk::<8>(), beat.last_chunk::<8>()) {
                     peak.fetch_max(u64::from_le_bytes(*bytes), Ordering::Relaxed);

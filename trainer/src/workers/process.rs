@@ -17,6 +17,7 @@ use corpus::examples::ExampleTable;
 use rustix::process::{Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 use schemas::contract::Architecture;
 use schemas::data::Split;
+use schemas::digest::Digest;
 use serde::de::DeserializeOwned;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -27,6 +28,7 @@ use crate::data::{DataError, ExampleSource};
 use crate::device;
 use crate::engine::share::{self, Share};
 use crate::engine::{Engine, EngineConfig, EngineError};
+use crate::identity;
 use crate::run::costs;
 use crate::run::error::chain;
 
@@ -48,6 +50,16 @@ pub enum ProcessError {
     /// What came is not what was due.
     #[error("{0}")]
     Frame(String),
+    /// Another build than the process that records.
+    #[error(
+        "the worker's code is {actual}, and the run's {expected}; do not replace the program while it runs"
+    )]
+    Code {
+        /// Of the process that records.
+        expected: Digest,
+        /// Of this one.
+        actual: Digest,
+    },
     /// A document is not one.
     #[error("a document is not readable")]
     Document(#[from] serde_json::Error),
@@ -153,6 +165,10 @@ impl Worker {
     /// Takes over contract, data and state, and says what it came to.
     fn begin(stream: &mut UnixStream, beats: UnixStream) -> Result<Self, ProcessError> {
         let setup = document::<Setup>(stream, Kind::Setup)?;
+        let code = identity::code().digest;
+        if code != setup.code {
+            return Err(ProcessError::Code { expected: setup.code, actual: code });
+        }
         let every = Duration::from_millis(u64::from(setup.heartbeat_ms.max(1)));
         let beat = move || beat(beats, every);
         std::thread::Builder::new().name("beats".to_owned()).spawn(beat)?;

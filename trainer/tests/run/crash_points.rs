@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
-use schemas::contract::{SaveMode, StoppingRule};
+use schemas::contract::{Recovery, SaveMode, StoppingRule};
 use schemas::entry::Entry;
 use trainer::run::failpoint::{MARK, PERMISSION, RECOVERY_POINTS, RETIREMENT_POINTS, VARIABLE, points};
 
@@ -253,6 +253,38 @@ fn check_goes_on(folder: &RunFolder, uninterrupted: &RunFolder, place: &str) -> 
     let end = folder.bodies("run.end")?.pop().context("the run ended")?;
     assert_eq!(end["det"]["last_step"], 8, "{place}");
     assert_eq!(audit_errors(folder)?, audit_errors(uninterrupted)?, "{place}");
+    Ok(())
+}
+
+/// The last attempt had reached the end, and nothing is left to be executed:
+/// whatever the policy, the run ends as that attempt did.
+#[test]
+fn a_crash_between_the_ends_of_attempt_and_run_starts_no_other_attempt() -> Result<()> {
+    for recovery in [
+        Recovery::RestartFromLastValidated,
+        Recovery::RestartFromLastQualified,
+        Recovery::RollBack,
+        Recovery::Refuse,
+    ] {
+        let frozen = || RunFolder::new(|contract| contract.faults.recovery = recovery);
+        let (uninterrupted, folder) = (frozen()?, frozen()?);
+        uninterrupted.train()?.expect(0);
+        assert!(crash(&folder, "attempt.ended", 0)?, "attempt.ended never fired");
+        assert!(folder.bodies("run.end")?.is_empty());
+        let before = acknowledged(&folder)?;
+        folder.train()?.expect(0);
+        check_kept(&folder, &before, "attempt.ended")?;
+        check_goes_on(&folder, &uninterrupted, "attempt.ended")?;
+        assert_eq!(folder.bodies("attempt.start")?.len(), 1, "{recovery:?}");
+        let end = |folder: &RunFolder| -> Result<_> { Ok(folder.bodies("run.end")?.remove(0)) };
+        let (found, expected) = (end(&folder)?, end(&uninterrupted)?);
+        assert_eq!(found["det"], expected["det"], "{recovery:?}");
+        for field in ["num_attempts", "num_attempts_incomplete"] {
+            assert_eq!(found["obs"][field], expected["obs"][field], "{recovery:?}: {field}");
+        }
+        folder.train()?.expect(0);
+        assert_eq!(folder.bodies("run.end")?.len(), 1, "it is over");
+    }
     Ok(())
 }
 

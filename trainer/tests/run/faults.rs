@@ -78,6 +78,30 @@ fn a_corrupted_newest_checkpoint_is_quarantined_and_an_older_one_taken() -> Resu
 }
 
 #[test]
+fn a_shard_that_is_cut_off_is_a_corrupt_one_and_one_that_is_gone_tells_nothing() -> Result<()> {
+    let folder = RunFolder::long()?;
+    let mut training = folder.start()?;
+    training.wait_for_step(25)?.send(Signal::KILL)?;
+    training.finish()?;
+    let store = folder.path().join("checkpoints");
+    let cut_off =
+        std::fs::OpenOptions::new().write(true).open(store.join("s00000020-a1/model.safetensors"))?;
+    cut_off.set_len(cut_off.metadata()?.len() - 1)?;
+    std::fs::remove_file(store.join("s00000010-a1/model.safetensors"))?;
+    folder.train()?.expect(0).says("checkpoint s00000000-a1 (step 0)");
+    let cause = |checkpoint: &str| -> Result<serde_json::Value> {
+        let faults = folder.bodies("fault.observed")?;
+        let of_it = faults.iter().find(|body| body["obs"]["checkpoint"] == checkpoint);
+        let det = &of_it.context("it is recorded")?["det"];
+        assert_eq!(det["fault"], "checkpoint_corrupt");
+        Ok(det["cause"].clone())
+    };
+    assert_eq!(cause("s00000020-a1")?, "single_shard_corruption");
+    assert_eq!(cause("s00000010-a1")?, serde_json::Value::Null);
+    Ok(())
+}
+
+#[test]
 fn a_store_that_refuses_ends_the_attempt_on_record() -> Result<()> {
     let folder = RunFolder::new(|_| ())?;
     std::fs::write(folder.path().join("checkpoints"), "in the way")?;

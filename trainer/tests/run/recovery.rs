@@ -8,7 +8,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 use schemas::body::{Body, CostDet, CostObs};
-use schemas::contract::{Recovery, StoppingRule};
+use schemas::contract::{PermittedRewrite, Recovery, StoppingRule};
 use schemas::data::Split;
 use schemas::ids::CheckpointId;
 use schemas::state::StateClass;
@@ -28,6 +28,8 @@ fn folder(recovery: Recovery) -> Result<RunFolder> {
         contract.checkpoints.every_steps = 10;
         contract.evaluation.streams[0].every_steps = 10;
         contract.faults.recovery = recovery;
+        // An attempt within this process takes its threads as they are.
+        contract.topology.permitted_rewrites = vec![PermittedRewrite::ThreadCount];
     })
 }
 
@@ -200,6 +202,49 @@ fn what_a_probe_qualified_is_gone_on_from() -> Result<()> {
     assert_eq!(quarantined(&folder)?, ["s00000040-a1", "s00000030-a1"]);
     assert_eq!(charged(&folder)?[0][0], 24.0);
     assert_eq!(folder.model(LONG)?, twin()?);
+    Ok(())
+}
+
+/// An attempt that resumes and cannot put the state back.
+fn refused(folder: &RunFolder) -> Result<()> {
+    let options = RunOptions { is_quiet: true, ledger: folder.ledger(), ..RunOptions::default() };
+    let report = run_with(&options, &mut |_, _, _, _| {
+        let (class, reason) = (StateClass::DataCursor, "it is another run's".to_owned());
+        Err(RunError::State(StateError::Shape { class, reason }))
+    })?;
+    assert_eq!((report.attempt, report.run_ended), (Some(2), false), "{report:?}");
+    Ok(())
+}
+
+/// Under `roll_back` a checkpoint whose state is refused is not tried again and
+/// again; under the usual policy it is.
+#[test]
+fn a_checkpoint_that_a_resume_refuses_is_left_behind() -> Result<()> {
+    for recovery in [Recovery::RollBack, Recovery::RestartFromLastValidated] {
+        let folder = folder(recovery)?;
+        killed(&folder, 25)?;
+        refused(&folder)?;
+        assert_eq!(resumed_from(&folder, 2)?, "s00000020-a1");
+        let finished = folder.train()?.expect(0);
+        let is_left = recovery == Recovery::RollBack;
+        let given_up: &[&str] = if is_left { &["s00000020-a1"] } else { &[] };
+        assert_eq!(quarantined(&folder)?, given_up);
+        assert_eq!(resumed_from(&folder, 3)?, if is_left { "s00000010-a1" } else { "s00000020-a1" });
+        if is_left {
+            let reason = "attempt 2 resumed from it, and its state was not what the record gives";
+            finished.says(&format!("s00000020-a1 is in doubt and is quarantined: {reason}"));
+            charged(&folder)?;
+        }
+        assert_eq!(folder.model(LONG)?, twin()?);
+    }
+    // A probe went on from it to the bits of another process.
+    let folder = folder(Recovery::RollBack)?;
+    killed(&folder, 25)?;
+    probe(&folder, 20, &[], 0)?;
+    refused(&folder)?;
+    folder.train()?.expect(0);
+    assert_eq!(resumed_from(&folder, 3)?, "s00000020-a1");
+    assert_eq!(quarantined(&folder)?, [""; 0]);
     Ok(())
 }
 

@@ -2,13 +2,17 @@
 //! found by the trainer with its cause and the worker, and recovered from to the
 //! bits of a run without it; and with the detectors off it is in the record.
 
-use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use schemas::contract::*;
 use schemas::number::DecimalU64;
 use serde_json::{Value, json};
 
 use crate::folder::RunFolder;
 use crate::injected::plain;
+use crate::workers::with_another_count;
 
 /// Last step of these runs.
 const LAST: u64 = 24;
@@ -16,6 +20,8 @@ const LAST: u64 = 24;
 const STRUCK: u64 = 9;
 /// Milliseconds that a worker has; those of a stalled one are over soon.
 const TIMEOUT_MS: u32 = 4_000;
+/// Longest that a test waits for a fault to be on record.
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 fn planned(fault: FaultKind, phase: FaultPhase, step: u64, worker: Option<u32>) -> PlannedFault {
     PlannedFault { fault, phase, seed: DecimalU64(5), step, worker }
@@ -188,5 +194,84 @@ fn damaged_state_reaches_every_worker_where_nobody_looks() -> Result<()> {
         assert!(folder.bodies("fault.observed")?.is_empty(), "{family} {phase}: a worker did not follow");
         assert_ne!(folder.model(LAST)?, whole.model(LAST)?, "{family} {phase} changed nothing");
     }
+    Ok(())
+}
+
+/// Processes that an attempt does not have cannot be struck: the fault waits,
+/// and no entry says that it acted.
+#[test]
+fn what_strikes_a_worker_waits_for_an_attempt_that_has_it() -> Result<()> {
+    let whole = twin()?;
+    for (num_workers, plan) in [
+        (
+            1,
+            vec![
+                planned(FaultKind::CollectiveTimeout, FaultPhase::BeforeForward, STRUCK, Some(1)),
+                planned(FaultKind::WorkerLoss, FaultPhase::AfterBackward, STRUCK, Some(2)),
+                planned(FaultKind::TopologyChange, FaultPhase::BeforeForward, STRUCK, None),
+                planned(FaultKind::StaleOrDelayedGradient, FaultPhase::BeforeExchange, STRUCK, None),
+                planned(FaultKind::StaleOrDelayedGradient, FaultPhase::InExchange, STRUCK, Some(1)),
+            ],
+        ),
+        (
+            2,
+            vec![
+                planned(FaultKind::WorkerLoss, FaultPhase::BeforeForward, STRUCK, Some(2)),
+                planned(FaultKind::CollectiveTimeout, FaultPhase::AfterBackward, STRUCK, Some(2)),
+                planned(FaultKind::StaleOrDelayedGradient, FaultPhase::BeforeExchange, STRUCK + 1, Some(2)),
+            ],
+        ),
+    ] {
+        let folder = RunFolder::with_workers((3, 6), |contract| {
+            plain(contract);
+            with_another_count(contract);
+            contract.faults.plan = plan;
+        })?;
+        folder.train_with(&["--workers", &num_workers.to_string()])?.expect(0);
+        assert_eq!(fired(&folder)?, [], "{num_workers} workers");
+        assert_eq!(folder.model(LAST)?, whole.model(LAST)?);
+    }
+    // One that is there is struck.
+    let plan = [planned(FaultKind::WorkerLoss, FaultPhase::BeforeForward, STRUCK, Some(1))];
+    let folder = RunFolder::with_workers((3, 6), |contract| {
+        plain(contract);
+        with_another_count(contract);
+        contract.faults.plan = plan.to_vec();
+    })?;
+    folder.train_with(&["--workers", "2"])?.expect(1).says("worker 1 is lost");
+    assert_eq!(fired(&folder)?, expected(&plan));
+    Ok(())
+}
+
+#[test]
+fn a_worker_that_a_change_left_without_microbatches_is_not_struck() -> Result<()> {
+    let plan = [
+        planned(FaultKind::TopologyChange, FaultPhase::BeforeForward, STRUCK, None),
+        planned(FaultKind::WorkerLoss, FaultPhase::BeforeForward, STRUCK + 2, Some(2)),
+        planned(FaultKind::StaleOrDelayedGradient, FaultPhase::BeforeExchange, STRUCK + 3, Some(2)),
+    ];
+    let folder = frozen(Detection::ValidatorAlone, &plan)?;
+    folder.train()?.expect(0);
+    assert_eq!(fired(&folder)?, expected(&plan[..1]));
+    Ok(())
+}
+
+/// What is on record acts, although a signal asks the attempt to end meanwhile.
+#[test]
+fn a_signal_does_not_keep_an_ordered_fault_from_acting() -> Result<()> {
+    let plan = [planned(FaultKind::CollectiveTimeout, FaultPhase::AfterBackward, STRUCK, Some(1))];
+    let folder = frozen(Detection::TrainerAndValidator, &plan)?;
+    let mut training = folder.start()?;
+    let started = Instant::now();
+    while folder.bodies("fault.injected")?.is_empty() {
+        ensure!(started.elapsed() < MAX_WAIT, "nothing was injected");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    training.send(Signal::TERM)?;
+    training.finish()?.expect(1);
+    let cause = FaultKind::CollectiveTimeout;
+    assert_eq!(seen(&folder)?, (json!("worker_timeout"), json!(cause), Some(1)));
+    folder.train()?.expect(0);
+    assert_eq!(fired(&folder)?, expected(&plan));
     Ok(())
 }

@@ -48,7 +48,7 @@ fn with_streams(contract: &mut Contract) {
     contract.state_classes.insert(at, StateClassDeclaration { class, not_applicable: None });
 }
 
-fn with_another_count(contract: &mut Contract) {
+pub(crate) fn with_another_count(contract: &mut Contract) {
     contract.topology.permitted_rewrites = vec![PermittedRewrite::WorkerCount];
     let tolerance = Some(Tolerance { max_absolute: 1e-5, max_relative: 1e-4 });
     contract.resume =
