@@ -114,7 +114,8 @@ impl Doubt {
         for (attempt, known) in others.filter(|(_, known)| known.is_in_doubt) {
             self.saved_by(*attempt, known, &mut all);
             let resumed = known.resumed_from.as_ref().filter(|_| known.is_refused);
-            if let Some(checkpoint) = resumed.filter(|id| self.checkpoints.all.get(id).is_some_and(is_open)) {
+            if let Some(checkpoint) = resumed.filter(|id| self.checkpoints.all.get(*id).is_some_and(is_open))
+            {
                 let reason = format!("attempt {attempt} resumed from it and found another state");
                 all.push(Doubtful { checkpoint: checkpoint.clone(), reason });
             }

@@ -178,7 +178,8 @@ impl Stages {
             let now = self.doubt.doubtful();
             self.doubtful.contains(id) || now.iter().any(|doubtful| doubtful.checkpoint == *id)
         };
-        !is_excused && !self.blamed.contains(id) && !(self.rolls_back && is_doubtful())
+        let is_founded = is_excused || self.blamed.contains(id) || self.rolls_back && is_doubtful();
+        !is_founded
     }
 }
 
