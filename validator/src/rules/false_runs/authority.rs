@@ -31,8 +31,11 @@ fn insert(fixture: &mut Fixture, body: Body) {
 }
 
 fn injected() -> Body {
-    let det =
-        FaultInjectedDet { fault: FaultKind::DataCursorSkip, phase: FaultPhase::BeforeForward, plan_index: 0 };
+    let det = FaultInjectedDet {
+        fault: FaultKind::DataCursorSkip,
+        phase: FaultPhase::BeforeForward,
+        plan_index: 0,
+    };
     Body::FaultInjected(Box::new(Halves { det, obs: Nothing {} }))
 }
 
