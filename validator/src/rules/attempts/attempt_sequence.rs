@@ -1,6 +1,6 @@
 //! Every process start is an attempt with an end, or said to have vanished.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{Body, FaultObservedDet, Kind, ObservedFault, Outcome as End};
 use schemas::contract::{Contract, Recovery};
@@ -21,7 +21,8 @@ declare_rule!(
         name: "attempt-sequence",
         what: "Attempts are numbered from 1 without gaps; each begins with attempt.start and has an attempt.end, or the next \
                process reports it with fault.observed and then fault.recovered before it makes progress; progress belongs to the \
-               attempt that is running; the run ends as its last attempt did, and no step follows an attempt that completed.",
+               attempt that is running; the run ends as its last attempt did, and no step follows an attempt that completed. A fault \
+               names the last step of the attempt that it struck.",
         why: "An attempt that could disappear would hide failed tries, so that only the luckiest one is counted.",
         remedy: "Continue the run with `trainer run`, which reports an attempt that vanished. A missing or misnumbered attempt \
                  cannot be repaired.",
@@ -58,7 +59,11 @@ struct Sequence<'a> {
     /// Attempts that a fault struck and that no `fault.recovered` names yet.
     struck: BTreeSet<AttemptId>,
     is_over: bool,
+    /// Whether the run ended without another attempt, which alone recovers.
+    is_without_attempt: bool,
     last_number: u32,
+    /// Last step of each attempt.
+    last_steps: BTreeMap<AttemptId, u64>,
     lost: Vec<Lost>,
     running: Option<Running>,
 }
@@ -70,7 +75,9 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         last_end: None,
         struck: BTreeSet::new(),
         is_over: false,
+        is_without_attempt: false,
         last_number: 0,
+        last_steps: BTreeMap::new(),
         lost: Vec::new(),
         running: None,
     })
@@ -85,6 +92,7 @@ impl Sequence<'_> {
         }
         self.lose_running();
         self.last_number = attempt.0;
+        self.last_steps.insert(attempt, from_step);
         self.running = Some(Running { attempt, last_step: from_step });
     }
 
@@ -116,6 +124,15 @@ impl Sequence<'_> {
         }
     }
 
+    /// What a fault other than a vanished attempt says of the one that it struck.
+    fn last_step(&self, entry: &Entry, det: &FaultObservedDet, sink: &mut Sink) {
+        let last_step = self.last_steps.get(&det.attempt).copied();
+        if last_step != Some(det.last_step) {
+            let at = At::entry(entry.index, "/body/det/last_step");
+            sink.rejected(at, "the struck attempt's last step is another", or_null(last_step), det.last_step);
+        }
+    }
+
     fn progress(&mut self, entry: &Entry, sink: &mut Sink) {
         for lost in std::mem::take(&mut self.lost) {
             let missing = match (lost.is_observed, lost.is_recovered) {
@@ -144,6 +161,7 @@ impl Sequence<'_> {
         }
         if let (Some(running), Body::Step(_)) = (&mut self.running, &entry.body) {
             running.last_step = entry.header.step.unwrap_or(running.last_step);
+            self.last_steps.insert(running.attempt, running.last_step);
             if let Some(Ended { attempt, outcome, .. }) = self.complete.take() {
                 let message =
                     format!("a step follows attempt {attempt}, which had reached the end of the run");
@@ -170,7 +188,7 @@ impl Sequence<'_> {
 
     /// `run.end` repeats how the last attempt ended; a run that is ended
     /// without an attempt says why no other one was possible.
-    fn end_run(&self, entry: &Entry, outcome: End, sink: &mut Sink) {
+    fn end_run(&mut self, entry: &Entry, outcome: End, sink: &mut Sink) {
         let last = self.last_end.as_ref().filter(|ended| ended.attempt.0 == self.last_number);
         if last.is_some_and(|ended| ended.outcome == outcome) {
             return;
@@ -180,6 +198,7 @@ impl Sequence<'_> {
             End::BudgetExhausted => self.last_number >= self.contract.budget.max_attempts,
             _ => false,
         };
+        self.is_without_attempt = is_without_attempt;
         if !is_without_attempt {
             let at = At::entry(entry.index, "/body/det/outcome");
             let expected =
@@ -227,6 +246,8 @@ impl Check for Sequence<'_> {
                 self.struck.insert(halves.det.attempt);
                 if halves.det.fault == ObservedFault::AttemptVanished {
                     self.observed(entry, &halves.det, sink);
+                } else {
+                    self.last_step(entry, &halves.det, sink);
                 }
             }
             Body::FaultRecovered(halves) => self.recovered(entry, halves.det.attempt, sink),
@@ -273,7 +294,8 @@ impl Check for Sequence<'_> {
             let message = format!("attempt {} has no terminal entry", running.attempt);
             sink.incomplete(At::place("ledger"), message, "attempt.end", "nothing");
         }
-        for lost in self.lost.iter().filter(|lost| !(lost.is_observed && lost.is_recovered)) {
+        let is_told = |lost: &&Lost| lost.is_observed && (lost.is_recovered || self.is_without_attempt);
+        for lost in self.lost.iter().filter(|lost| !is_told(lost)) {
             let message = format!("attempt {} vanished and no process went on from it", lost.attempt);
             sink.incomplete(At::place("ledger"), message, "fault.observed and fault.recovered", "not both");
         }

@@ -5,6 +5,7 @@ mod budget;
 mod code_identity;
 mod costs;
 mod counters;
+pub(super) mod doubt;
 mod entry_header;
 mod executed_plan;
 mod recovery_costs;

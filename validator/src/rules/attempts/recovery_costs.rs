@@ -18,7 +18,8 @@ declare_rule!(
     {
         code: "GL216",
         name: "recovery-costs",
-        what: "An attempt that recovers charges three costs to `recovery` before it makes progress: the steps that are lost, the seconds \
+        what: "An attempt that recovers, or that follows one which recovered and did not charge it, charges three costs to `recovery` \
+               before it makes progress: the steps that are lost, the seconds \
                that these took by their own entries, and the bytes of the checkpoints that were failed or quarantined; each as much \
                as there was since it was charged last. Minutes of an operator are charged directly behind the intervention that \
                names them, and nowhere else.",
@@ -44,6 +45,7 @@ struct Times {
     /// from.
     behind: BTreeMap<u64, u64>,
     from_step: u64,
+    last_step: u64,
     total_us: u64,
 }
 
@@ -53,6 +55,10 @@ impl Times {
     fn above(&self, step: u64) -> Option<u64> {
         if step <= self.from_step {
             return Some(self.total_us);
+        }
+        // A run that goes forward, to what another attempt saved, throws nothing away.
+        if step >= self.last_step {
+            return Some(0);
         }
         self.behind.get(&step).map(|behind| self.total_us.saturating_sub(*behind))
     }
@@ -117,6 +123,7 @@ impl Costs {
         self.position = entry.header.step.unwrap_or(self.position);
         let Some(times) = self.running.and_then(|running| self.times.get_mut(&running)) else { return };
         times.total_us = times.total_us.saturating_add(duration_us);
+        times.last_step = self.position;
         if self.saved.contains(&self.position) {
             times.behind.insert(self.position, times.total_us);
         }
@@ -217,11 +224,13 @@ impl Check for Costs {
                 let (attempt, from_step) = (halves.det.attempt, halves.det.from_step);
                 self.running = Some(attempt);
                 self.position = from_step;
-                self.times.insert(attempt, Times { from_step, ..Times::default() });
+                self.times.insert(attempt, Times { from_step, last_step: from_step, ..Times::default() });
             }
-            // An attempt that ends, or a run, before it made progress charges
-            // nothing; what is owed stays.
-            Body::AttemptEnd(_) | Body::RunEnd(_) => self.units.clear(),
+            // What an attempt recovered and did not come to charge, the next one
+            // does, in full.
+            Body::AttemptEnd(_) if !self.units.is_empty() => self.units = UNITS.to_vec(),
+            // A run that ends before anybody made progress charges nothing.
+            Body::RunEnd(_) => self.units.clear(),
             Body::FaultRecovered(halves) => self.recovered(&halves.det),
             Body::Step(halves) => self.step(entry, halves.obs.duration_us),
             Body::CheckpointRequested(halves) => self.request(halves.det.step),

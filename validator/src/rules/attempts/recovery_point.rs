@@ -2,18 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::body::{
-    AttemptStartDet, Body, CheckpointStage, FaultObservedDet, Kind, ObservedFault, Outcome as End,
-};
+use schemas::body::{AttemptStartDet, Body, FaultObservedDet, Kind, ObservedFault, Outcome as End};
 use schemas::contract::Recovery;
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CheckpointId};
 use schemas::report::Route;
 
+use super::doubt::Doubt;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
-use crate::rules::common::{Checkpoints, declare_rule, is_progress};
+use crate::rules::common::{declare_rule, is_progress};
 
 declare_rule!(
     /// `GL217`.
@@ -21,8 +20,8 @@ declare_rule!(
     {
         code: "GL217",
         name: "recovery-point",
-        what: "An attempt that observes a fault of its own computation makes no progress after it and ends as failed; before another \
-               attempt makes progress every observed fault is recovered from, by fault.recovered of the attempt that it struck. Under \
+        what: "An attempt that observes a fault of its own computation makes no progress after it and ends as failed, and one that \
+               failed says of what: by fault.observed or an anomaly behind its last step; before another attempt makes progress every observed fault is recovered from, by fault.recovered of the attempt that it struck. Under \
                `roll_back` every checkpoint in doubt is quarantined before that.",
         why: "A run that goes on past a fault that it saw, or from a state that the fault may have reached, carries the damage to its \
               end.",
@@ -32,20 +31,10 @@ declare_rule!(
     }
 );
 
-/// One attempt as its beginning and its saves tell it.
-struct Known {
-    from_step: u64,
-    /// Whether a fault says that something else was computed than the contract
-    /// says.
-    is_in_doubt: bool,
-    /// Whether it began at a checkpoint.
-    is_resumed: bool,
-    saved: Vec<CheckpointId>,
-}
-
 struct Recoveries {
-    attempts: BTreeMap<AttemptId, Known>,
-    checkpoints: Checkpoints,
+    doubt: Doubt,
+    /// Whether the running attempt has said what went wrong.
+    has_said: bool,
     /// Checkpoints in doubt that were reported.
     reported: BTreeSet<CheckpointId>,
     num_checked: u64,
@@ -59,8 +48,8 @@ struct Recoveries {
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Recoveries {
-        attempts: BTreeMap::new(),
-        checkpoints: Checkpoints::default(),
+        doubt: Doubt::default(),
+        has_said: false,
         reported: BTreeSet::new(),
         num_checked: 0,
         recovery: frozen.contract.faults.recovery,
@@ -68,19 +57,6 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         struck: BTreeMap::new(),
         stopping: None,
     })
-}
-
-/// Whether a fault says that something else was computed than the contract says.
-const fn puts_in_doubt(fault: ObservedFault) -> bool {
-    matches!(
-        fault,
-        ObservedFault::DataChanged
-            | ObservedFault::NotFinite
-            | ObservedFault::StateMismatch
-            | ObservedFault::PlanMismatch
-            | ObservedFault::WorkerDisagrees
-            | ObservedFault::SelectionMismatch
-    )
 }
 
 /// Whether an attempt that sees a fault stops at once: what a save meets may be
@@ -100,14 +76,8 @@ const fn stops(fault: ObservedFault) -> bool {
 impl Recoveries {
     fn start(&mut self, det: &AttemptStartDet) {
         self.running = Some(det.attempt);
+        self.has_said = false;
         self.stopping = None;
-        let known = Known {
-            from_step: det.from_step,
-            is_in_doubt: false,
-            is_resumed: det.resumed_from.is_some(),
-            saved: Vec::new(),
-        };
-        self.attempts.insert(det.attempt, known);
     }
 
     fn observed(&mut self, entry: &Entry, det: &FaultObservedDet) {
@@ -116,9 +86,7 @@ impl Recoveries {
         if self.running == Some(det.attempt) && stops(det.fault) {
             self.stopping.get_or_insert(entry.index);
         }
-        if let Some(known) = self.attempts.get_mut(&det.attempt) {
-            known.is_in_doubt |= puts_in_doubt(det.fault);
-        }
+        self.has_said |= self.running == Some(det.attempt);
     }
 
     fn progress(&mut self, entry: &Entry, sink: &mut Sink) {
@@ -147,27 +115,11 @@ impl Recoveries {
 
     /// Checkpoints in doubt that may still be used.
     fn roll_back(&mut self, entry: &Entry, sink: &mut Sink) {
-        let others = self.attempts.iter().filter(|(attempt, _)| Some(**attempt) != self.running);
-        for (attempt, known) in others.filter(|(_, known)| known.is_in_doubt) {
-            let saved = || known.saved.iter().filter_map(|id| Some((id, self.checkpoints.all.get(id)?)));
-            let is_qualified = |stage: CheckpointStage| stage == CheckpointStage::ResumeQualified;
-            let qualified = saved().filter(|(_, checkpoint)| is_qualified(checkpoint.stage));
-            let in_order = qualified.map(|(_, checkpoint)| checkpoint.step).fold(known.from_step, u64::max);
-            for (id, checkpoint) in saved() {
-                let is_usable = checkpoint.validated.is_some() && !checkpoint.is_unusable;
-                // A save inside of the update behind the step that it resumed at.
-                let is_inside =
-                    known.is_resumed && checkpoint.step == known.from_step && checkpoint.step == in_order;
-                let is_in_doubt = checkpoint.step > in_order || is_inside;
-                if is_usable
-                    && is_in_doubt
-                    && !is_qualified(checkpoint.stage)
-                    && self.reported.insert(id.clone())
-                {
-                    let message = format!("the run goes on and {id} of attempt {attempt} is in doubt");
-                    let expected = format!("checkpoint.quarantined of what is beyond step {in_order}");
-                    sink.rejected(At::entry(entry.index, ""), message, expected, "it may still be used");
-                }
+        for doubtful in self.doubt.doubtful() {
+            if self.reported.insert(doubtful.checkpoint.clone()) {
+                let message = format!("the run goes on and {} is in doubt", doubtful.checkpoint);
+                let expected = format!("checkpoint.quarantined: {}", doubtful.reason);
+                sink.rejected(At::entry(entry.index, ""), message, expected, "it may still be used");
             }
         }
     }
@@ -177,6 +129,14 @@ impl Recoveries {
             let at = At::entry(entry.index, "/body/det/outcome");
             let message = format!("the attempt observed a fault at entry {index} and did not fail");
             sink.rejected(at, message, "Failed", format!("{outcome:?}"));
+        }
+        if outcome == End::Failed {
+            self.num_checked += 1;
+            if !self.has_said {
+                let message = "the attempt failed and says not of what";
+                let expected = "fault.observed of the attempt, or an anomaly, behind its last step";
+                sink.rejected(At::entry(entry.index, "/body/det/outcome"), message, expected, "neither");
+            }
         }
         self.running = None;
     }
@@ -194,20 +154,18 @@ impl Check for Recoveries {
             Body::FaultRecovered(halves) => {
                 self.struck.remove(&halves.det.attempt);
             }
-            Body::CheckpointRequested(halves) => {
-                let running = self.running.and_then(|running| self.attempts.get_mut(&running));
-                if let Some(known) = running {
-                    known.saved.push(halves.obs.checkpoint.clone());
-                }
-            }
+            // Of a saved state it says what is odd, and nothing of an end.
+            Body::Anomaly(halves) => self.has_said |= halves.det.state.is_none(),
+            // What it went on behind did not end it.
+            Body::Step(_) => self.has_said = false,
             _ => {}
         }
-        self.checkpoints.entry(entry);
+        self.doubt.entry(entry);
     }
 
     fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
         match self.num_checked {
-            0 => Outcome::NotApplicable("no fault was observed".to_owned()),
+            0 => Outcome::NotApplicable("no fault was observed and no attempt failed".to_owned()),
             num_checked => Outcome::Checked(num_checked),
         }
     }

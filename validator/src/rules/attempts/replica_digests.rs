@@ -12,7 +12,7 @@ use schemas::report::Route;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
-use crate::rules::common::{Checkpoints, Committed, declare_rule};
+use crate::rules::common::{Checkpoints, Committed, LastStep, declare_rule};
 use crate::rules::updates::model_files::ModelFiles;
 use crate::rules::updates::tensors::{OPTIMIZER_FILE, TensorFile};
 
@@ -23,7 +23,8 @@ declare_rule!(
         code: "GL215",
         name: "replica-digests",
         what: "At the contract's cadence, and nowhere else, an update of several workers has a digest of each worker's parameters and \
-               moments, in order and all equal; where the step is saved, it is the digest of the tensors in the checkpoint.",
+               moments, in order and all equal; where the step is saved, it is the digest of the tensors in the checkpoint. Warns where \
+               no update of several workers came to the cadence.",
         why: "Replicas that part train on as several models, of which one is saved; the loss of all of them looks like one run.",
         remedy: "None for a finished run. Compare replicas before a step is recorded, and end the attempt where one differs.",
         reference: "docs/FORMAT.md, \"Shares\"; schemas::body::ReplicaDigest",
@@ -44,8 +45,11 @@ struct Replicas<'a> {
     contract: &'a Contract,
     /// The newest step with digests: its entry, number and the first digest.
     current: Option<(u64, u64, Digest)>,
+    last: LastStep,
     manifest: &'a ParameterManifest,
     num_checked: u64,
+    /// Updates that several workers executed.
+    num_shared: u64,
     num_workers: u32,
     saved: Vec<Saved>,
 }
@@ -57,8 +61,10 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
             checkpoints: Checkpoints::default(),
             contract: &frozen.contract,
             current: None,
+            last: LastStep::default(),
             manifest,
             num_checked: 0,
+            num_shared: 0,
             num_workers: frozen.contract.topology.workers,
             saved: Vec::new(),
         }),
@@ -81,6 +87,7 @@ impl Replicas<'_> {
         let is_due = self.is_due(step);
         self.current = replicas.first().map(|first| (entry.index, step, first.digest));
         self.num_checked += u64::from(is_due || !replicas.is_empty());
+        self.num_shared += u64::from(self.num_workers > 1);
         let expected = if is_due { self.num_workers } else { 0 };
         if replicas.len() != expected as usize {
             let is_fewer = is_due && !replicas.is_empty();
@@ -154,6 +161,7 @@ impl Check for Replicas<'_> {
             _ => {}
         }
         self.checkpoints.entry(entry);
+        self.last.entry(entry);
     }
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
@@ -172,8 +180,17 @@ impl Check for Replicas<'_> {
                 sink.rejected(at, message, digest, saved.digest);
             }
         }
-        match (self.num_checked, self.contract.topology.workers) {
-            (0, 0 | 1) => Outcome::NotApplicable("one process executes the contract".to_owned()),
+        let every = self.contract.topology.collective.as_ref().map(|of| of.replica_digest_every_steps);
+        if self.num_checked == 0 && self.num_shared > 0 && self.last.is_over {
+            let at = At::place("contract /topology/collective/replica_digest_every_steps");
+            let message = "replicas were never compared: no update of several workers came to the cadence";
+            sink.warning(at, message, "a cadence within the run", every.unwrap_or(0));
+        }
+        match (self.num_checked, self.num_shared) {
+            (0, 0) => Outcome::NotApplicable("one process executed every update".to_owned()),
+            (0, _) => {
+                Outcome::NotApplicable("no update of several workers has digests that are due".to_owned())
+            }
             (num_checked, _) => Outcome::Checked(num_checked),
         }
     }

@@ -1,6 +1,6 @@
 //! Workers share an update as the contract says, and each gives new gradients.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use schemas::body::{Body, Credit, StepDet, StepObs, WorkerShare};
 use schemas::contract::{Contract, Device, FaultKind, MidAccumulation};
@@ -10,9 +10,10 @@ use schemas::ids::WorkerId;
 use schemas::parameters::{ParameterManifest, ParameterStatus};
 use schemas::report::Route;
 
-use crate::derive::shares;
+use crate::derive::order::Order;
+use crate::derive::{batch, shares};
 use crate::evidence::Evidence;
-use crate::frozen::Frozen;
+use crate::frozen::{ExampleTable, Frozen};
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::common::declare_rule;
 
@@ -24,8 +25,9 @@ declare_rule!(
         name: "worker-shares",
         what: "Every update of an attempt that several workers executed, and no other, says who executed which microbatches: each \
                worker once, in order, with the part that the number of workers gives it, so that every microbatch is covered once; \
-               its bytes add up, and the process that records sent none. No worker gives byte for byte the gradients of an earlier \
-               update, and no only process one norm over two updates of other examples.",
+               its bytes add up, and the process that records sent none. No worker gives byte for byte the gradients that it or another \
+               gave for an earlier update, or that another gives for this one over other examples, and no only process one norm over \
+               two updates of other examples.",
         why: "A worker that is left out, counted twice or late with its gradients makes another update than the contract's, and the \
               loss hardly shows it.",
         remedy: "None for a finished run. Look at the worker that the message names, and let the exchange refuse what is not of its \
@@ -38,9 +40,9 @@ declare_rule!(
 /// Updates of a worker that are remembered; what is sent late is young.
 const MAX_REMEMBERED: usize = 64;
 
-/// What a worker gave for an update.
+/// What the workers gave for an update.
 struct Given {
-    gradients: Digest,
+    gradients: Vec<(WorkerId, Digest)>,
     /// Whether parameters changed since: before that the same gradients are no
     /// earlier ones.
     is_past: bool,
@@ -56,22 +58,27 @@ struct Norm {
 
 struct Shares<'a> {
     contract: &'a Contract,
-    given: BTreeMap<WorkerId, VecDeque<Given>>,
+    given: VecDeque<Given>,
     norm: Option<Norm>,
     num_checked: u64,
     /// Elements of all trainable parameters; none of an unreadable manifest.
     num_elements: Option<u64>,
     num_workers: u32,
+    order: Option<Order>,
+    table: Option<&'a ExampleTable>,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    let table = frozen.train_examples.as_ref().ok();
     Box::new(Shares {
         contract: &frozen.contract,
-        given: BTreeMap::new(),
+        given: VecDeque::new(),
         norm: None,
         num_checked: 0,
         num_elements: frozen.parameters.as_ref().ok().and_then(num_elements),
         num_workers: frozen.contract.topology.workers,
+        order: table.map(|table| Order::of(&frozen.contract, table.num_examples())),
+        table,
     })
 }
 
@@ -165,31 +172,79 @@ impl Shares<'_> {
 
     fn gradients(&mut self, entry: &Entry, det: &StepDet, shares: &[WorkerShare], sink: &mut Sink) {
         let step = entry.header.step.unwrap_or(0);
-        let says = norm_of(det).is_some();
-        for (place, share) in shares.iter().enumerate() {
-            let given = self.given.entry(share.worker).or_default();
-            let earlier = given.iter().find(|earlier| {
-                earlier.step != step && earlier.is_past && earlier.gradients == share.gradients
-            });
-            if let Some(earlier) = earlier.filter(|_| says) {
-                let at = At::entry(entry.index, format!("/body/obs/shares/{place}/gradients"));
-                let message =
-                    format!("worker {} gave the gradients of step {} again", share.worker, earlier.step);
-                let at = at.cause(FaultKind::StaleOrDelayedGradient);
-                sink.rejected(at, message, format!("gradients of step {step}"), share.gradients);
-            }
-            // A step that is executed again takes its own place.
-            given.retain(|earlier| earlier.step != step);
-            if says {
-                given.push_back(Given { gradients: share.gradients, is_past: false, step });
-            }
-            if given.len() > MAX_REMEMBERED {
-                given.pop_front();
-            }
+        let says = norm_of(det).is_some() && !shares.is_empty();
+        for place in (0..shares.len()).filter(|_| says) {
+            self.is_earlier(entry, shares, place, sink);
+            self.is_copied(entry, shares, place, sink);
+        }
+        // A step that is executed again takes its own place.
+        self.given.retain(|earlier| earlier.step != step);
+        if says {
+            let gradients = shares.iter().map(|share| (share.worker, share.gradients)).collect();
+            self.given.push_back(Given { gradients, is_past: false, step });
+        }
+        if self.given.len() > MAX_REMEMBERED {
+            self.given.pop_front();
         }
         if changes(det) {
-            self.given.values_mut().flatten().for_each(|given| given.is_past = true);
+            self.given.iter_mut().for_each(|given| given.is_past = true);
         }
+    }
+
+    /// Finds gradients that somebody gave for an earlier update.
+    fn is_earlier(&self, entry: &Entry, shares: &[WorkerShare], place: usize, sink: &mut Sink) {
+        let step = entry.header.step.unwrap_or(0);
+        let Some(share) = shares.get(place) else { return };
+        let past = self.given.iter().filter(|earlier| earlier.step != step && earlier.is_past);
+        let mut all = past.flat_map(|earlier| earlier.gradients.iter().map(move |of| (earlier.step, of)));
+        let Some((earlier, (giver, _))) = all.find(|(_, (_, gradients))| *gradients == share.gradients)
+        else {
+            return;
+        };
+        let at = At::entry(entry.index, format!("/body/obs/shares/{place}/gradients"));
+        let message = if *giver == share.worker {
+            format!("worker {giver} gave the gradients of step {earlier} again")
+        } else {
+            format!("worker {} gave the gradients of worker {giver} of step {earlier}", share.worker)
+        };
+        let at = at.cause(FaultKind::StaleOrDelayedGradient);
+        sink.rejected(at, message, format!("gradients of step {step}"), share.gradients);
+    }
+
+    /// Finds gradients that another worker gives for the same update, over other
+    /// examples.
+    fn is_copied(&mut self, entry: &Entry, shares: &[WorkerShare], place: usize, sink: &mut Sink) {
+        let step = entry.header.step.unwrap_or(0);
+        let Some(share) = shares.get(place) else { return };
+        let Some(other) = shares.iter().take(place).find(|other| other.gradients == share.gradients) else {
+            return;
+        };
+        let at = At::entry(entry.index, format!("/body/obs/shares/{place}/gradients"));
+        let message = format!("worker {} gave the gradients of worker {}", share.worker, other.worker);
+        match self.examples(step, other).zip(self.examples(step, share)) {
+            Some((one, another)) if one == another => {}
+            Some(_) => sink.rejected(at, message, "gradients over its own examples", share.gradients),
+            None => {
+                sink.not_evaluated(at, message, "a table that says over which examples", share.gradients);
+            }
+        }
+    }
+
+    /// Identities of the examples of a share; `None` where they cannot be derived.
+    fn examples(&mut self, step: u64, share: &WorkerShare) -> Option<Vec<[u8; 32]>> {
+        let (order, table) = (self.order.as_mut()?, self.table?);
+        // What is none of the update's was said of the shares themselves.
+        let last = u64::from(share.first_microbatch) + u64::from(share.num_microbatches);
+        if last > batch::num_microbatches(&self.contract.batch) {
+            return None;
+        }
+        let each = u64::from(self.contract.batch.microbatch_examples);
+        let first = batch::first_position(&self.contract.batch, step)?
+            .checked_add(u64::from(share.first_microbatch).checked_mul(each)?)?;
+        let end = first.checked_add(u64::from(share.num_microbatches).checked_mul(each)?)?;
+        let mut ids = Vec::new();
+        order.for_each(first..end, |index| ids.push(table.get(index).map(|record| record.id)))?;
+        ids.into_iter().collect()
     }
 
     /// One process has no shares; its norm over other examples is another one.

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use schemas::body::{Body, FaultObservedDet, ObservedFault};
-use schemas::contract::FaultKind;
+use schemas::contract::{FaultKind, SaveMode};
 use schemas::entry::Entry;
-use schemas::ids::{AttemptId, CheckpointId};
+use schemas::ids::{AttemptId, CheckpointId, WorkerId};
 use schemas::report::Route;
 
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
-use crate::rules::common::declare_rule;
+use crate::rules::common::{declare_rule, or_null};
 
 declare_rule!(
     /// `GL710`.
@@ -19,9 +19,9 @@ declare_rule!(
     {
         code: "GL710",
         name: "fault-attribution",
-        what: "The family that an observed fault is taken for can look as it did, and where a fault was injected into the attempt that \
-               it struck, it is that one's. Warns of a cause that no injection explains; an attempt or a save that just stopped is a \
-               note.",
+        what: "The family that an observed fault is taken for can look as it did, and where a fault that can look so was injected into \
+               the attempt that it struck, it is that one's, at its worker. Warns of a cause that no injection explains, and of a fault \
+               without one whose family what was seen tells; an attempt or a save that just stopped is a note.",
         why: "A fault that is taken for another one is repaired at the wrong place, and damage that nobody planned is a finding about \
               the machine or the program.",
         remedy: "Look at the attempt that the entry names; a cause that no plan explains needs one in the machine.",
@@ -36,17 +36,24 @@ struct Injected {
     fault: FaultKind,
     index: u64,
     is_explained: bool,
+    worker: Option<WorkerId>,
 }
 
 struct Attribution {
     injected: Vec<Injected>,
+    is_asynchronous: bool,
     num_checked: u64,
     /// Saves that are not at their end, with their attempt.
     unfinished: BTreeMap<CheckpointId, Option<AttemptId>>,
 }
 
-fn open(_: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Attribution { injected: Vec::new(), num_checked: 0, unfinished: BTreeMap::new() })
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    Box::new(Attribution {
+        injected: Vec::new(),
+        is_asynchronous: frozen.contract.checkpoints.mode == SaveMode::Asynchronous,
+        num_checked: 0,
+        unfinished: BTreeMap::new(),
+    })
 }
 
 /// Families that can look like this.
@@ -75,6 +82,11 @@ fn families(fault: ObservedFault) -> &'static [FaultKind] {
     }
 }
 
+/// Whether what is seen is about the worker in the header.
+const fn is_addressed(fault: ObservedFault) -> bool {
+    matches!(fault, ObservedFault::WorkerLost | ObservedFault::WorkerTimeout | ObservedFault::WorkerDisagrees)
+}
+
 /// Whether a family is a process or a save that stopped, which happens to runs
 /// that nobody planned faults for.
 const fn is_a_stop(cause: FaultKind) -> bool {
@@ -88,7 +100,10 @@ impl Attribution {
     }
 
     fn observed(&mut self, entry: &Entry, det: &FaultObservedDet, sink: &mut Sink) {
-        let Some(cause) = det.cause else { return };
+        let Some(cause) = det.cause else {
+            self.unattributed(entry, det, sink);
+            return;
+        };
         self.num_checked += 1;
         let at = || At::entry(entry.index, "/body/det/cause").cause(cause);
         let names = |families: &[FaultKind]| {
@@ -109,17 +124,53 @@ impl Attribution {
         self.explain(entry, det, cause, sink);
     }
 
+    /// A fault whose family nobody names, though what was seen tells it.
+    fn unattributed(&mut self, entry: &Entry, det: &FaultObservedDet, sink: &mut Sink) {
+        let injected = || {
+            let of_attempt = self.injected.iter().filter(|of| of.attempt == Some(det.attempt));
+            of_attempt.map(|of| of.fault).find(|fault| families(det.fault).contains(fault))
+        };
+        let family = match det.fault {
+            ObservedFault::WorkerLost | ObservedFault::WorkerTimeout | ObservedFault::SelectionMismatch => {
+                families(det.fault).first().copied()
+            }
+            // Beside an asynchronous save anything may have ended the process.
+            ObservedFault::CheckpointIncomplete if !self.is_asynchronous => {
+                families(det.fault).first().copied()
+            }
+            ObservedFault::PlanMismatch => injected(),
+            _ => None,
+        };
+        let Some(family) = family else { return };
+        self.num_checked += 1;
+        let at = At::entry(entry.index, "/body/det/cause").cause(family);
+        let message = format!("a fault that looks like {:?} is taken for no family", det.fault);
+        sink.warning(at, message, family, "no cause");
+    }
+
     /// Looks for the injection behind a cause: one of the family, or one of
-    /// another in the attempt that was struck.
+    /// another, which can look like this, in the attempt that was struck.
     fn explain(&mut self, entry: &Entry, det: &FaultObservedDet, cause: FaultKind, sink: &mut Sink) {
         let at = || At::entry(entry.index, "/body/det/cause").cause(cause);
         let struck = Some(det.attempt);
-        let is_it = |of: &&mut Injected| of.fault == cause && of.attempt == struck;
-        if let Some(injected) = self.injected.iter_mut().find(is_it) {
+        let is_it = |of: &Injected| of.fault == cause && of.attempt == struck;
+        let worker = entry.header.worker.filter(|_| is_addressed(det.fault));
+        let is_its_worker = |of: &Injected| worker.is_none() || of.worker == worker;
+        if let Some(injected) = self.injected.iter_mut().find(|of| is_it(of) && is_its_worker(of)) {
             injected.is_explained = true;
             return;
         }
-        let other = self.injected.iter_mut().rev().find(|of| of.attempt == struck && !of.is_explained);
+        if let Some(injected) = self.injected.iter_mut().find(|of| is_it(of) && !of.is_explained) {
+            injected.is_explained = true;
+            let at = At::entry(entry.index, "/worker").cause(cause);
+            let message =
+                format!("the fault that entry {} injected is seen at another worker", injected.index);
+            sink.rejected(at, message, or_null(injected.worker), or_null(worker));
+            return;
+        }
+        let can_look_so = |of: &Injected| families(det.fault).contains(&of.fault);
+        let mut others = self.injected.iter_mut().rev().filter(|of| of.attempt == struck && !of.is_explained);
+        let other = others.find(|of| can_look_so(of));
         // A fault may end a process that injected another before, and a save that
         // a killed process left is not what killed it.
         if let Some(other) = other.filter(|_| !is_a_stop(cause)) {
@@ -145,6 +196,7 @@ impl Check for Attribution {
                 fault: halves.det.fault,
                 index: entry.index,
                 is_explained: false,
+                worker: entry.header.worker,
             }),
             Body::FaultObserved(halves) => self.observed(entry, &halves.det, sink),
             Body::CheckpointRequested(halves) => {

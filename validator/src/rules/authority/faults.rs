@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::body::{Body, FaultInjectedDet, Halves, Nothing};
-use schemas::contract::{Contract, FaultPhase, PlannedFault, Recovery};
+use schemas::body::{Body, FaultInjectedDet, Halves, Nothing, StepObs};
+use schemas::contract::{Contract, FaultKind, FaultPhase, PlannedFault, Recovery, SaveMode};
 use schemas::entry::Entry;
 use schemas::ids::{CheckpointId, WorkerId};
 use schemas::report::Route;
 
+use super::fault_effects::Effects;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink};
@@ -21,8 +22,9 @@ static INFO: RuleInfo = RuleInfo {
     code: "GL707",
     name: "fault-policy",
     what: "Every injected fault is one of the contract's plan, at its step, worker and phase, which is one of its family's: before \
-           the entry that its phase precedes. It acted once in the run, and every planned fault whose place was reached acted; one \
-           whose place was never reached is a warning. Where recovery is refused no attempt follows a fault.",
+           the entry that its phase precedes. It acted once in the run, and nothing follows it that it would have prevented; every \
+           planned fault whose place was reached acted, in an attempt that has whom it strikes; one whose place was never reached \
+           is a warning. Where recovery is refused no attempt follows a fault.",
     why: "A planned fault that never fired shows nothing about recovery, and an unplanned one is an intervention.",
     remedy: "Plan faults in the contract. A run whose faults did not act must be repeated.",
     reference: "docs/FORMAT.md, \"Injected faults\"; schemas::contract::FaultPolicy",
@@ -39,6 +41,7 @@ impl Rule for Faults {
         let num_planned = contract.faults.plan.len();
         Box::new(Policy {
             contract,
+            effects: Effects::new(contract.checkpoints.mode),
             injected: vec![false; num_planned],
             is_over: false,
             num_attempts: 0,
@@ -66,6 +69,8 @@ enum Saving {
 /// Where the attempt that is running stands.
 #[derive(Debug, Default)]
 struct Place {
+    /// Steps whose checkpoint was validated, until something follows the save.
+    behind_save: BTreeSet<u64>,
     /// Steps at which the selection stream was evaluated.
     evaluated: BTreeSet<u64>,
     /// First and last step that it executed; none before one.
@@ -73,6 +78,8 @@ struct Place {
     from_step: u64,
     is_resumed: bool,
     is_selected: bool,
+    /// Processes that execute it, by its beginning.
+    num_workers: u32,
     /// Saves that are not at their end.
     saving: BTreeMap<CheckpointId, (u64, Saving)>,
     step: u64,
@@ -86,8 +93,12 @@ impl Place {
     }
 
     /// Whether a fault of a phase and step may act here.
-    fn admits(&self, phase: FaultPhase, step: u64) -> bool {
+    fn admits(&self, contract: &Contract, phase: FaultPhase, step: u64) -> bool {
         use FaultPhase as P;
+        // The entry of a step that carries state digests follows its evaluations.
+        let every = contract.state_digest_every_steps.filter(|every| *every > 0);
+        let is_digest_step = every.is_some_and(|every| step.is_multiple_of(every));
+        let is_at_evaluations = self.step == step || is_digest_step && self.step.checked_add(1) == Some(step);
         match phase {
             P::BeforeForward | P::AfterBackward | P::BeforeExchange | P::InExchange | P::AfterUpdate => {
                 self.step.checked_add(1) == Some(step)
@@ -96,7 +107,7 @@ impl Place {
             P::ShardWritten => self.is_saving(step, &[Saving::Requested]),
             P::Staged | P::Renamed => self.is_saving(step, &[Saving::Staged]),
             P::Validated => self.validated.contains(&step),
-            P::Evaluation => self.step == step && !self.evaluated.contains(&step),
+            P::Evaluation => is_at_evaluations && !self.evaluated.contains(&step),
             P::Selection => self.step == step && !self.is_selected,
         }
     }
@@ -104,6 +115,7 @@ impl Place {
 
 struct Policy<'a> {
     contract: &'a Contract,
+    effects: Effects,
     injected: Vec<bool>,
     is_over: bool,
     num_attempts: u64,
@@ -145,33 +157,65 @@ impl Policy<'_> {
             sink.rejected(at(), "a planned fault was injected twice", "once", "again");
         }
         let step = header.step.unwrap_or(0);
-        if header.attempt.is_none() || !self.now.admits(det.phase, step) {
+        if header.attempt.is_none() || !self.now.admits(self.contract, det.phase, step) {
             let message = format!("{} is not on record before it acts", det.fault);
             let expected = format!("fault.injected at {} of step {step}", det.phase);
             sink.rejected(at(), message, expected, format!("behind step {}", self.now.step));
         }
+        self.effects.inject(entry, det);
     }
 
-    /// Marks the planned faults of some phases and a step as passed.
+    /// Marks the planned faults of some phases and a step as passed, where they
+    /// strike the process that records.
     fn pass(&mut self, phases: &[FaultPhase], step: u64) {
-        for (planned, reached) in self.contract.faults.plan.iter().zip(&mut self.reached) {
-            *reached |= planned.step == step && phases.contains(&planned.phase);
+        self.pass_among(1, phases, step);
+    }
+
+    /// Marks the planned faults of some phases and a step as passed that strike
+    /// one of the workers which executed it.
+    fn pass_among(&mut self, num_executing: u32, phases: &[FaultPhase], step: u64) {
+        let Contract { faults, topology, .. } = self.contract;
+        // With one worker by contract a stale gradient is the only process's own.
+        let has_others = self.now.num_workers > 1;
+        for (planned, reached) in faults.plan.iter().zip(&mut self.reached) {
+            let is_between = match planned.fault {
+                FaultKind::CollectiveTimeout | FaultKind::TopologyChange => true,
+                FaultKind::StaleOrDelayedGradient => topology.workers > 1,
+                _ => false,
+            };
+            *reached |= planned.step == step
+                && phases.contains(&planned.phase)
+                && planned.worker.unwrap_or(0) < num_executing
+                && (has_others || !is_between);
         }
     }
 
-    fn step(&mut self, step: u64) {
+    fn step(&mut self, step: u64, obs: &StepObs) {
         use FaultPhase as P;
-        self.pass(&[P::BeforeForward, P::AfterBackward, P::AfterUpdate], step);
+        if self.contract.checkpoints.mode == SaveMode::Synchronous {
+            self.pass_validated();
+        }
+        // As many as executed it, be they fewer than the attempt's.
+        let num_executing = u32::try_from(obs.shares.len()).unwrap_or(u32::MAX).max(1);
+        self.pass_among(num_executing, &[P::BeforeForward, P::AfterBackward, P::AfterUpdate], step);
         if self.now.is_resumed && self.now.executed.is_none() {
-            self.pass(&[P::Restore], self.now.from_step);
+            self.pass_among(num_executing, &[P::Restore], self.now.from_step);
         }
         let first = self.now.executed.map_or(step, |(first, _)| first);
         if first < step {
             // Only who executed the update before can give its gradients.
-            self.pass(&[P::BeforeExchange, P::InExchange], step);
+            self.pass_among(num_executing, &[P::BeforeExchange, P::InExchange], step);
         }
         self.now.executed = Some((first, step));
         self.now.step = step;
+    }
+
+    /// What follows a save that is validated: whatever struck the checkpoint has
+    /// acted.
+    fn pass_validated(&mut self) {
+        for step in std::mem::take(&mut self.now.behind_save) {
+            self.pass(&[FaultPhase::Validated], step);
+        }
     }
 
     fn follow(&mut self, entry: &Entry) {
@@ -180,15 +224,17 @@ impl Policy<'_> {
             Body::AttemptStart(halves) => {
                 let det = &halves.det;
                 let (from_step, is_resumed) = (det.from_step, det.resumed_from.is_some());
-                self.now = Place { from_step, is_resumed, step: from_step, ..Place::default() };
+                let num_workers = halves.obs.plan.num_workers;
+                self.now = Place { from_step, is_resumed, num_workers, step: from_step, ..Place::default() };
             }
-            Body::Step(_) => self.step(entry.header.step.unwrap_or(0)),
+            Body::Step(halves) => self.step(entry.header.step.unwrap_or(0), &halves.obs),
             Body::Eval(halves) if halves.det.stream == self.contract.selection.stream => {
                 let step = entry.header.step.unwrap_or(0);
                 self.pass(&[P::Evaluation], step);
                 self.now.evaluated.insert(step);
             }
             Body::CheckpointRequested(halves) => {
+                self.pass_validated();
                 let save = (halves.det.step, Saving::Requested);
                 self.now.saving.insert(halves.obs.checkpoint.clone(), save);
             }
@@ -203,15 +249,18 @@ impl Policy<'_> {
             Body::CheckpointValidated(halves) => {
                 self.now.saving.remove(&halves.obs.checkpoint);
                 self.now.validated.insert(halves.det.step);
+                self.now.behind_save.insert(halves.det.step);
                 self.pass(&[P::ShardWritten, P::Staged, P::Renamed], halves.det.step);
             }
             Body::CheckpointFailed(halves) => {
                 self.now.saving.remove(&halves.obs.checkpoint);
             }
+            // Pruning is of no attempt.
+            Body::CheckpointRetired(_) if entry.header.attempt.is_some() => self.pass_validated(),
+            Body::CandidateAdmitted(_) => self.pass_validated(),
             Body::AttemptEnd(_) => {
-                for step in std::mem::take(&mut self.now.validated) {
-                    self.pass(&[P::Validated], step);
-                }
+                self.pass_validated();
+                self.now.validated.clear();
             }
             Body::CandidateSelected(halves) => {
                 self.now.is_selected = true;
@@ -235,6 +284,7 @@ fn in_words(planned: &PlannedFault) -> String {
 impl Check for Policy<'_> {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         self.num_entries += 1;
+        self.effects.entry(entry, sink);
         match &entry.body {
             Body::FaultInjected(halves) => self.inject(entry, halves, sink),
             Body::FaultObserved(_) => self.struck = Some(entry.index),

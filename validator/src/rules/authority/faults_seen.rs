@@ -18,8 +18,8 @@ pub(crate) struct FaultsSeen;
 static INFO: RuleInfo = RuleInfo {
     code: "GL711",
     name: "injected-faults-seen",
-    what: "Says of every injected fault who saw it: the run itself, which observed it, or rules of this audit, whose findings name \
-           its family as their cause. Warns of one that neither saw: where only a probe or the evaluator's own numbers can reveal \
+    what: "Says of every injected fault who saw it: the run itself, which observed it in the attempt that it struck, or rules of this \
+           audit, whose findings name its family as their cause. Warns of one that neither saw: where only a probe or the evaluator's own numbers can reveal \
            it, and where it went by unseen or did no damage.",
     why: "A fault that was injected and that nobody saw shows that such damage would pass, in this run and in others.",
     remedy: "Qualify checkpoints behind the fault by probes, or run `evaluator val`; where nothing sees it, the detector is what has \
@@ -86,10 +86,10 @@ const fn revealed_by(fault: FaultKind, phase: FaultPhase) -> Option<&'static str
 impl Seen<'_> {
     fn observed(&mut self, index: u64, det: &FaultObservedDet) {
         let is_it = |injected: &&mut Injected| {
-            let is_vanished = det.fault == ObservedFault::AttemptVanished
+            let is_vanished = det.fault == ObservedFault::AttemptVanished && ends_a_process(injected.fault);
+            injected.observed.is_none()
                 && injected.attempt == Some(det.attempt)
-                && ends_a_process(injected.fault);
-            injected.observed.is_none() && (det.cause == Some(injected.fault) || is_vanished)
+                && (det.cause == Some(injected.fault) || is_vanished)
         };
         if let Some(injected) = self.injected.iter_mut().find(is_it) {
             injected.observed = Some(index);

@@ -3,6 +3,7 @@
 mod authority_grant;
 mod envelope;
 mod fault_attribution;
+mod fault_effects;
 mod faults;
 mod faults_seen;
 mod independence;

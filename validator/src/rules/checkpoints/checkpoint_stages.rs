@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::body::{Body, CheckpointStage};
-use schemas::contract::FaultKind;
+use schemas::body::{Body, CheckpointStage, Kind, ObservedFault};
+use schemas::contract::{FaultKind, Recovery};
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CheckpointId};
 use schemas::report::Route;
@@ -11,6 +11,7 @@ use schemas::report::Route;
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
+use crate::rules::attempts::doubt::Doubt;
 use crate::rules::common::{LastStep, declare_rule};
 
 declare_rule!(
@@ -21,7 +22,8 @@ declare_rule!(
         name: "checkpoint-stages",
         what: "Every checkpoint is requested, staged, durably committed, validated and possibly resume-qualified, in this order, \
                each once, at one step, and an attempt commits one for a step; nothing is said of one after it failed or was \
-               quarantined; its identifier is that of its step and attempt.",
+               quarantined, and neither happens to a validated one but where a fault names it or, under `roll_back`, puts it in \
+               doubt; its identifier is that of its step and attempt.",
         why: "The intent is durable before the effect, and a state counts only once it was read back: a stage out of order says \
               that bytes were relied on before they were safe.",
         remedy: "None for a finished run. Record stages through the checkpoint writer, which follows each with its own flush.",
@@ -42,16 +44,29 @@ struct Stages {
     /// Steps that an attempt has committed a checkpoint of.
     committed: BTreeSet<(Option<AttemptId>, u64)>,
     all: BTreeMap<CheckpointId, Known>,
+    /// Checkpoints that a fault named.
+    blamed: BTreeSet<CheckpointId>,
+    doubt: Doubt,
+    /// In doubt when the running attempt began: a probe may clear one meanwhile.
+    doubtful: BTreeSet<CheckpointId>,
+    /// Attempts that have an `attempt.end`.
+    ended: BTreeSet<AttemptId>,
     last: LastStep,
     last_attempt: Option<AttemptId>,
+    rolls_back: bool,
 }
 
-fn open(_: &Frozen) -> Box<dyn Check + '_> {
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Stages {
         committed: BTreeSet::new(),
         all: BTreeMap::new(),
+        blamed: BTreeSet::new(),
+        doubt: Doubt::default(),
+        doubtful: BTreeSet::new(),
+        ended: BTreeSet::new(),
         last: LastStep::default(),
         last_attempt: None,
+        rolls_back: frozen.contract.faults.recovery == Recovery::RollBack,
     })
 }
 
@@ -136,13 +151,35 @@ impl Stages {
     }
 
     fn give_up(&mut self, entry: &Entry, id: &CheckpointId, sink: &mut Sink) {
-        match self.all.get_mut(id) {
-            Some(known) => known.is_dead = true,
-            None => {
-                let at = At::entry(entry.index, "/body/obs/checkpoint");
-                sink.rejected(at, "the checkpoint was not requested", "checkpoint.requested", id);
-            }
+        let at = || At::entry(entry.index, "/body/obs/checkpoint");
+        let is_unfounded = self.is_unfounded(entry, id);
+        let Some(known) = self.all.get_mut(id) else {
+            sink.rejected(at(), "the checkpoint was not requested", "checkpoint.requested", id);
+            return;
+        };
+        known.is_dead = true;
+        if is_unfounded {
+            let message = format!("{id} is given up, and nothing speaks against it");
+            let expected = "a fault.observed before that names it, or, under roll_back, a state in doubt";
+            sink.rejected(at(), message, expected, entry.body.kind().name());
         }
+    }
+
+    /// Whether nothing in the record is a reason to give a checkpoint up; to
+    /// retire one, the contract is.
+    fn is_unfounded(&self, entry: &Entry, id: &CheckpointId) -> bool {
+        let is_torn = || self.all.get(id).is_some_and(|known| known.stage < CheckpointStage::Validated);
+        let is_excused = match entry.body.kind() {
+            Kind::CheckpointFailed => is_torn(),
+            Kind::CheckpointQuarantined => false,
+            _ => true,
+        };
+        let is_doubtful = || {
+            let now = self.doubt.doubtful();
+            self.doubtful.contains(id) || now.iter().any(|doubtful| doubtful.checkpoint == *id)
+        };
+        let is_founded = is_excused || self.blamed.contains(id) || self.rolls_back && is_doubtful();
+        !is_founded
     }
 }
 
@@ -168,7 +205,21 @@ impl Check for Stages {
             }
             Body::CheckpointRetired(h) => self.give_up(entry, &h.obs.checkpoint, sink),
             Body::AttemptStart(h) => self.last_attempt = Some(h.det.attempt),
+            Body::AttemptEnd(h) => {
+                self.ended.insert(h.det.attempt);
+            }
+            Body::FaultObserved(h) => {
+                let is_of_checkpoint = matches!(
+                    h.det.fault,
+                    ObservedFault::CheckpointCorrupt | ObservedFault::CheckpointIncomplete
+                );
+                self.blamed.extend(h.obs.checkpoint.clone().filter(|_| is_of_checkpoint));
+            }
             _ => {}
+        }
+        self.doubt.entry(entry);
+        if self.rolls_back && entry.body.kind() == Kind::AttemptStart {
+            self.doubtful = self.doubt.doubtful().into_iter().map(|doubtful| doubtful.checkpoint).collect();
         }
         self.last.entry(entry);
     }
@@ -180,7 +231,9 @@ impl Check for Stages {
                 continue;
             }
             let at = At::entry(known.index, "").cause(FaultKind::CheckpointWriteInterruption);
-            if known.attempt == self.last_attempt && self.last.is_over {
+            // One that vanished left it, whoever ended the run.
+            let is_of_end = known.attempt == self.last_attempt && self.last.is_over;
+            if is_of_end && known.attempt.is_some_and(|attempt| self.ended.contains(&attempt)) {
                 let actual = format!("{:?}", known.stage);
                 sink.rejected(
                     at,

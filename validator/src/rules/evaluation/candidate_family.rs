@@ -69,8 +69,9 @@ impl Family<'_> {
         }
         match &entry.body {
             Body::CheckpointValidated(halves) => self.validated = Some(halves.obs.checkpoint.clone()),
-            // Another thread writes heartbeats.
-            body if body.kind() == Kind::Heartbeat => {}
+            // Another thread writes heartbeats, and a planned fault may strike the
+            // checkpoint as soon as it is validated.
+            body if matches!(body.kind(), Kind::FaultInjected | Kind::Heartbeat) => {}
             _ => self.validated = None,
         }
     }

@@ -31,14 +31,17 @@ fn insert(fixture: &mut Fixture, body: Body) {
 }
 
 fn injected() -> Body {
-    let det =
-        FaultInjectedDet { fault: FaultKind::WorkerLoss, phase: FaultPhase::BeforeForward, plan_index: 0 };
+    let det = FaultInjectedDet {
+        fault: FaultKind::DataCursorSkip,
+        phase: FaultPhase::BeforeForward,
+        plan_index: 0,
+    };
     Body::FaultInjected(Box::new(Halves { det, obs: Nothing {} }))
 }
 
 fn planned() -> PlannedFault {
     PlannedFault {
-        fault: FaultKind::WorkerLoss,
+        fault: FaultKind::DataCursorSkip,
         phase: FaultPhase::BeforeForward,
         seed: DecimalU64(1),
         step: 3,

@@ -29,17 +29,17 @@ pub(super) fn lost_worker() -> Strike {
 }
 
 /// The data cursor is rewound before update 6, and seen to be.
-fn rewound() -> Strike {
+pub(super) fn rewound() -> Strike {
     let planned = planned(FaultKind::DataCursorRewind, FaultPhase::BeforeForward, None);
     Strike { planned, seen: ObservedFault::StateMismatch, is_withheld: false }
 }
 
-fn rolls_back(contract: &mut Contract) {
+pub(super) fn rolls_back(contract: &mut Contract) {
     contract.faults.recovery = Recovery::RollBack;
 }
 
 /// A run of two workers with streams and a plateau, which loses one of them.
-fn struck() -> RunBuilder {
+pub(super) fn struck() -> RunBuilder {
     plateau()
         .contract(|contract| {
             let Contract { architecture, dropout_draws, state_classes, .. } = contract;
@@ -53,7 +53,7 @@ fn struck() -> RunBuilder {
         .struck_by(lost_worker())
 }
 
-fn rolled_back() -> RunBuilder {
+pub(super) fn rolled_back() -> RunBuilder {
     RunBuilder::new().contract(rolls_back).struck_by(rewound())
 }
 

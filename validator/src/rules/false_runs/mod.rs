@@ -13,6 +13,7 @@ mod data;
 mod evaluation;
 mod faults;
 mod frozen;
+mod injections;
 mod probes;
 mod retention;
 mod scaling;
@@ -161,6 +162,7 @@ fn every_rule_catches_what_it_is_for() {
         scaling::MUTATIONS,
         workers::MUTATIONS,
         faults::MUTATIONS,
+        injections::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();

@@ -22,7 +22,7 @@ pub(super) fn streaming() -> RunBuilder {
     dropout_stream().workers(2)
 }
 
-fn permits(contract: &mut Contract) {
+pub(super) fn permits(contract: &mut Contract) {
     contract.topology.permitted_rewrites.push(PermittedRewrite::WorkerCount);
     contract.resume.class = EquivalenceClass::OperationOrderBounded;
     contract.resume.tolerance = Some(Tolerance { max_absolute: 1e-6, max_relative: 1e-6 });
