@@ -6,10 +6,15 @@
 //! mounted and cut by root; where that is missing these tests fail.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use system_tests::crashes::disk::Disk;
+use system_tests::crashes::process::Process;
 use system_tests::crashes::{self, Baseline, Kind, Made, Trial, points, table};
 use system_tests::random::Random;
+use system_tests::run_folder::RunFolder;
 use system_tests::workspace_root;
 
 /// Trials at a time: other tests run meanwhile.
@@ -79,6 +84,54 @@ fn a_clock_that_is_set_back_changes_no_order_and_no_budget() -> Result<()> {
 #[test]
 fn of_two_trainers_one_is_refused_and_nothing_is_lost() -> Result<()> {
     made(Kind::TwoTrainers, 6).map(drop)
+}
+
+/// Processes whose working folder is this one; none that ended.
+fn processes_in(folder: &Path) -> Result<usize> {
+    let folder = folder.canonicalize()?;
+    let processes = std::fs::read_dir("/proc")?.flatten();
+    Ok(processes
+        .filter(|item| std::fs::read_link(item.path().join("cwd")).is_ok_and(|cwd| cwd == folder))
+        .count())
+}
+
+/// Else it would go on writing while the trial looks at what it left.
+#[test]
+fn a_trainer_behind_another_program_is_killed_with_it() -> Result<()> {
+    let run = RunFolder::frozen();
+    // Every flush takes a second, so that the run takes a minute.
+    let slow = ["-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:delay_enter=1000000"];
+    let behind = [&["strace", "-f", "-qq", "-o", "/dev/null"], &slow[..]].concat();
+    let mut process = Process::start(run.path(), &behind, &[])?;
+    ensure!(process.wait_for_notes(1)?, "the run was over at once");
+    assert_eq!(processes_in(run.path())?, 2, "strace, and the trainer behind it");
+    let ended = process.kill()?;
+    assert!(ended.is_killed(), "{ended:?}");
+    let killed = Instant::now();
+    while processes_in(run.path())? > 0 {
+        ensure!(killed.elapsed() < Duration::from_secs(10), "the trainer lives on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_disk_that_is_in_use_for_another_moment_is_waited_for() -> Result<()> {
+    let disk = Disk::ext4(false)?;
+    let path = disk.folder().join("kept");
+    std::fs::write(&path, "kept")?;
+    let open = std::fs::File::open(&path)?;
+    let started = Instant::now();
+    let pause = Duration::from_millis(500);
+    let user = std::thread::spawn(move || {
+        std::thread::sleep(pause);
+        drop(open);
+    });
+    disk.power_on()?;
+    assert!(started.elapsed() >= pause, "it was unmounted under its user");
+    assert!(user.join().is_ok());
+    assert_eq!(std::fs::read_to_string(&path)?, "kept");
+    Ok(())
 }
 
 /// A point in no list would never be tried, and one in a list that nothing

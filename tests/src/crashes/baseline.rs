@@ -14,6 +14,9 @@ use crate::dump;
 use crate::programs::{self, LEDGER, TRAINER};
 use crate::run_folder::RunFolder;
 
+/// Steps between two checkpoints.
+pub const SAVE_EVERY: usize = 4;
+
 /// What a pass says, before its point's name.
 const MARK: &str = "failpoint ";
 
@@ -84,7 +87,7 @@ impl Variant {
         let frozen = RunFolder::tiny();
         frozen.edit_contract(|contract| {
             contract["checkpoints"]["mode"] = mode.into();
-            contract["checkpoints"]["every_steps"] = 4.into();
+            contract["checkpoints"]["every_steps"] = SAVE_EVERY.into();
             // Few are kept, so that retirements are among what is interrupted.
             contract["checkpoints"]["keep"] =
                 json!({"kind": "chosen", "best": 1, "every_steps": null, "last": 1, "pinned": []});

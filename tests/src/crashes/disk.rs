@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
@@ -13,6 +14,12 @@ use tempfile::TempDir;
 /// Size of a device: many times what a run of the tiny model writes, and enough
 /// for a log (mkfs.ext4 makes none below 8 MiB).
 const DEVICE_BYTES: u64 = 24 << 20;
+
+/// Longest that a process which was killed may keep its files open.
+const MAX_BUSY: Duration = Duration::from_secs(20);
+
+/// Pause between two attempts to unmount.
+const RETRY_EVERY: Duration = Duration::from_millis(20);
 
 const POWER_CUT: &str = include_str!("power_cut.py");
 
@@ -108,13 +115,14 @@ impl Disk {
         run("python3", "python3", Command::new("python3").args(["-c", POWER_CUT, &seed]).args(folders))
     }
 
-    /// Mounts again what was cut. Nobody may use it any more.
+    /// Mounts again what was cut. Nobody may use it any more, but for a process
+    /// that is about to be gone.
     ///
     /// # Errors
-    /// When it cannot be mounted.
+    /// When it cannot be mounted, or stays in use.
     pub fn power_on(&self) -> Result<()> {
         for (_, folder) in self.mounts.iter().rev() {
-            run("umount", "mount", Command::new("umount").arg(folder))?;
+            unmount(folder)?;
         }
         for (image, folder) in &self.mounts {
             mount_image(image.as_ref().context("only devices are cut")?, folder)?;
@@ -129,6 +137,21 @@ impl Drop for Disk {
         for (_, folder) in self.mounts.iter().rev() {
             // Nothing to do about a failure here but leave the mount behind.
             let _ = Command::new("umount").arg("--lazy").arg(folder).status();
+        }
+    }
+}
+
+/// Unmounts as soon as nobody uses it.
+fn unmount(folder: &Path) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        // In the words of the C locale, which are looked at.
+        let unmounted = run("umount", "mount", Command::new("umount").env("LC_ALL", "C").arg(folder));
+        match unmounted {
+            Err(error) if error.to_string().contains("busy") && started.elapsed() < MAX_BUSY => {
+                std::thread::sleep(RETRY_EVERY);
+            }
+            ended => return ended,
         }
     }
 }

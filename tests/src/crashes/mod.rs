@@ -10,6 +10,7 @@
 
 pub mod baseline;
 pub mod disk;
+pub mod failing;
 pub mod faults;
 pub mod points;
 pub mod power;

@@ -1,11 +1,13 @@
 //! A trainer that something happens to.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::NamedTempFile;
 
 use super::record;
@@ -26,6 +28,8 @@ const PERMISSION: (&str, &str) = ("LEDGER_ALLOW_INSTRUMENTATION", "1");
 pub struct Process {
     child: Child,
     folder: PathBuf,
+    /// Whether the trainer is a child of the process, and both are a group.
+    is_behind: bool,
     said: NamedTempFile,
 }
 
@@ -73,9 +77,14 @@ impl Process {
         command.env("NO_COLOR", "1").env_remove("LEDGER_KEYS").env_remove("RUST_LOG").env_remove(FAILPOINTS);
         command.env(PERMISSION.0, PERMISSION.1).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.reopen()?);
+        let is_behind = !behind.is_empty();
+        if is_behind {
+            // Who kills only what is in front leaves a trainer that has every file open.
+            command.process_group(0);
+        }
         let what = behind.first().map_or(TRAINER, |first| *first);
         let child = command.spawn().with_context(|| format!("{what} does not start; is it installed?"))?;
-        Ok(Self { child, folder: folder.to_owned(), said })
+        Ok(Self { child, folder: folder.to_owned(), is_behind, said })
     }
 
     /// Number of the process.
@@ -157,13 +166,27 @@ impl Process {
         Ok(String::from_utf8_lossy(&std::fs::read(self.said.path())?).into_owned())
     }
 
-    /// Kills it, if it still runs, and says what it left.
+    /// Kills it and the program in front of it, if they still run, and says what
+    /// it left. Of a trainer behind another program the last threads may be gone
+    /// a moment later only.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn kill(mut self) -> Result<Ended> {
-        self.child.kill()?;
+        self.kill_all()?;
         self.finish()
+    }
+
+    fn kill_all(&mut self) -> Result<()> {
+        // The group has the number of its first process, which is nobody else's
+        // before it was waited for.
+        if self.is_behind && self.child.try_wait()?.is_none() {
+            match kill_process_group(Pid::from_child(&self.child), Signal::KILL) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(self.child.kill()?)
     }
 
     /// Waits for its end.
@@ -181,7 +204,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // A trial that failed half-way leaves no process behind.
-        let _ = self.child.kill();
+        let _ = self.kill_all();
         let _ = self.child.wait();
     }
 }

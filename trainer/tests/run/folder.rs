@@ -400,8 +400,14 @@ impl Training {
         }
     }
 
+    /// Reads standard error up to the line of the so many-th further step.
+    pub fn wait_for_steps(&mut self, num_steps: usize) -> Result<&mut Self> {
+        (0..num_steps).try_for_each(|_| self.wait_for("step ").map(|_| ()))?;
+        Ok(self)
+    }
+
     /// Stops the process, and returns once its main thread stands still.
-    fn stop(&mut self) -> Result<()> {
+    pub fn stop(&mut self) -> Result<()> {
         self.send(Signal::STOP)?;
         let status = format!("/proc/{}/stat", self.child.id());
         loop {

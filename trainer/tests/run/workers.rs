@@ -25,17 +25,25 @@ const POLL_EVERY: Duration = Duration::from_millis(5);
 /// Longest that a worker may outlive the process that recorded.
 const MAX_OUTLIVED: Duration = Duration::from_secs(20);
 
-fn long(contract: &mut Contract) {
-    contract.budget.max_steps = LONG;
-    contract.stopping = StoppingRule::AtStep { step: LONG };
+/// Steps of a run that something happens to in the middle. A step takes
+/// milliseconds, and on a busy machine the run is many of them ahead of who reads
+/// what it says: so many that [`LONG`] ones may be over.
+const FAR: u64 = 300;
+
+/// Steps of one attempt before something happens to it: a checkpoint is among them.
+const SOME: usize = 13;
+
+fn until(last: u64, contract: &mut Contract) {
+    contract.budget.max_steps = last;
+    contract.stopping = StoppingRule::AtStep { step: last };
     contract.checkpoints.every_steps = 10;
     contract.evaluation.streams[0].every_steps = 10;
 }
 
-/// A run of [`LONG`] steps by so many workers of four microbatches.
-fn long_by(num_workers: u32, edit: impl FnOnce(&mut Contract)) -> Result<RunFolder> {
+/// A run of [`FAR`] steps by so many workers of four microbatches.
+fn far_by(num_workers: u32, edit: impl FnOnce(&mut Contract)) -> Result<RunFolder> {
     RunFolder::with_workers((num_workers, 4), |contract| {
-        long(contract);
+        until(FAR, contract);
         edit(contract);
     })
 }
@@ -79,10 +87,13 @@ fn parent_of(id: u32) -> Option<u32> {
     fields.next()?.parse().ok().filter(|_| !is_over)
 }
 
-/// The workers of a training process, in the order of their starts.
-fn workers_of(training: &Training, num_workers: usize) -> Result<Vec<u32>> {
+/// Stops a training process after some of its steps, and gives its workers in the
+/// order of their starts. They are there as long as the run is not over, and it
+/// does not go on before it is told to.
+fn stopped(training: &mut Training, num_workers: usize) -> Result<Vec<u32>> {
+    training.wait_for_steps(SOME)?.stop()?;
     let workers = children(training.id())?;
-    ensure!(workers.len() == num_workers - 1, "{workers:?}");
+    ensure!(workers.len() == num_workers - 1, "{workers:?} of {num_workers}: was the run over?");
     Ok(workers)
 }
 
@@ -137,10 +148,10 @@ fn entries_of(folder: &RunFolder, kind: &str) -> Result<Vec<Entry>> {
 
 #[test]
 fn a_run_by_workers_is_that_of_one_process_and_says_who_did_what() -> Result<()> {
-    let whole = RunFolder::with_workers((1, 6), long)?;
+    let whole = RunFolder::with_workers((1, 6), |contract| until(LONG, contract))?;
     whole.train()?.expect(0);
     for num_workers in [2u32, 3] {
-        let folder = RunFolder::with_workers((num_workers, 6), long)?;
+        let folder = RunFolder::with_workers((num_workers, 6), |contract| until(LONG, contract))?;
         folder.train()?.expect(0).says(&format!("Starting {} workers beside this one", num_workers - 1));
         assert_eq!(folder.model(LONG)?, whole.model(LONG)?);
         assert_eq!(determined(&folder)?, determined(&whole)?);
@@ -173,17 +184,17 @@ fn a_run_by_workers_is_that_of_one_process_and_says_who_did_what() -> Result<()>
 /// C09: four streams, saved and restored each under its worker's number.
 #[test]
 fn each_workers_random_state_is_saved_and_comes_back() -> Result<()> {
-    let whole = long_by(4, with_streams)?;
+    let whole = far_by(4, with_streams)?;
     whole.train()?.expect(0);
-    let folder = long_by(4, with_streams)?;
+    let folder = far_by(4, with_streams)?;
     let mut training = folder.start()?;
-    training.wait_for_step(13)?.send(Signal::TERM)?;
+    training.wait_for_steps(SOME)?.send(Signal::TERM)?;
     training.finish()?.expect(143);
     folder.train()?.expect(0).says("RESUMING run ");
-    assert_eq!(folder.model(LONG)?, whole.model(LONG)?);
+    assert_eq!(folder.model(FAR)?, whole.model(FAR)?);
     assert_eq!(determined(&folder)?, determined(&whole)?);
 
-    let saved = manifest(&folder, LONG)?;
+    let saved = manifest(&folder, FAR)?;
     let captured: Vec<_> = saved.classes.iter().filter(|of| of.class == StateClass::RngCpu).collect();
     let workers: Vec<_> = captured.iter().map(|of| of.worker).collect();
     assert_eq!(workers, (0..4).map(|worker| Some(WorkerId(worker))).collect::<Vec<_>>());
@@ -240,20 +251,20 @@ fn check_fault(folder: &RunFolder, whole: &RunFolder, fault: &str, cause: &str) 
     assert_eq!(ends[0]["det"]["outcome"], "failed");
     folder.train()?.expect(0).says("RESUMING run ");
     assert_eq!(folder.bodies("fault.recovered")?.len(), 1);
-    assert_eq!(folder.model(LONG)?, whole.model(LONG)?);
+    assert_eq!(folder.model(FAR)?, whole.model(FAR)?);
     assert_eq!(determined(folder)?, determined(whole)?);
     Ok(())
 }
 
 #[test]
 fn a_worker_that_is_killed_ends_the_attempt_by_its_name_and_the_run_recovers() -> Result<()> {
-    let whole = long_by(2, |_| ())?;
+    let whole = far_by(2, |_| ())?;
     whole.train()?.expect(0);
-    let folder = long_by(2, |_| ())?;
+    let folder = far_by(2, |_| ())?;
     let mut training = folder.start()?;
-    training.wait_for_step(13)?;
-    let workers = workers_of(&training, 2)?;
+    let workers = stopped(&mut training, 2)?;
     signal(workers[0], Signal::KILL)?;
+    training.send(Signal::CONT)?;
     let finished = training.finish()?.expect(1);
     finished.says("worker 1 is lost at step ");
     finished.says("signal: 9 (SIGKILL)");
@@ -268,13 +279,13 @@ fn a_worker_that_stands_still_ends_the_attempt_when_its_time_is_over() -> Result
             collective.timeout_ms = 3_000;
         }
     };
-    let whole = long_by(2, in_a_hurry)?;
+    let whole = far_by(2, in_a_hurry)?;
     whole.train()?.expect(0);
-    let folder = long_by(2, in_a_hurry)?;
+    let folder = far_by(2, in_a_hurry)?;
     let mut training = folder.start()?;
-    training.wait_for_step(13)?;
-    let workers = workers_of(&training, 2)?;
+    let workers = stopped(&mut training, 2)?;
     signal(workers[0], Signal::STOP)?;
+    training.send(Signal::CONT)?;
     training.finish()?.expect(1).says("worker 1 is late at step ");
     // One that stands still cannot leave by itself.
     wait_for_the_end_of(&workers)?;
@@ -283,10 +294,9 @@ fn a_worker_that_stands_still_ends_the_attempt_when_its_time_is_over() -> Result
 
 #[test]
 fn workers_do_not_outlive_the_process_that_records() -> Result<()> {
-    let folder = long_by(4, |_| ())?;
+    let folder = far_by(4, |_| ())?;
     let mut training = folder.start()?;
-    training.wait_for_step(13)?;
-    let workers = workers_of(&training, 4)?;
+    let workers = stopped(&mut training, 4)?;
     // One of them stands still.
     signal(workers[1], Signal::STOP)?;
     training.send(Signal::KILL)?;
@@ -298,16 +308,15 @@ fn workers_do_not_outlive_the_process_that_records() -> Result<()> {
 
 #[test]
 fn a_signal_ends_an_attempt_and_its_workers_and_means_nothing_to_a_worker() -> Result<()> {
-    let whole = long_by(4, |_| ())?;
+    let whole = far_by(4, |_| ())?;
     whole.train()?.expect(0);
-    let folder = long_by(4, |_| ())?;
-    for (from, ending, code) in [(13, Signal::INT, 130), (25, Signal::TERM, 143), (37, Signal::HUP, 129)] {
+    let folder = far_by(4, |_| ())?;
+    for (ending, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let mut training = folder.start()?;
-        training.wait_for_step(from)?;
-        let workers = workers_of(&training, 4)?;
+        let workers = stopped(&mut training, 4)?;
         // A person who tells the workers alone tells nobody.
         workers.iter().try_for_each(|id| signal(*id, ending))?;
-        training.wait_for_step(from + 2)?.send(ending)?;
+        training.send(Signal::CONT)?.wait_for_steps(2)?.send(ending)?;
         training.finish()?.expect(code);
         wait_for_the_end_of(&workers)?;
     }
@@ -315,22 +324,22 @@ fn a_signal_ends_an_attempt_and_its_workers_and_means_nothing_to_a_worker() -> R
     assert!(outcomes.iter().all(|body| body["det"]["outcome"] == "interrupted"));
     assert!(folder.bodies("fault.observed")?.is_empty());
     folder.train()?.expect(0);
-    assert_eq!(folder.model(LONG)?, whole.model(LONG)?);
+    assert_eq!(folder.model(FAR)?, whole.model(FAR)?);
     Ok(())
 }
 
 /// Time in which everything stands still is nobody's fault.
 #[test]
 fn a_run_that_was_stopped_and_goes_on_calls_nobody_late() -> Result<()> {
-    let folder = long_by(2, |contract| {
+    let folder = far_by(2, |contract| {
         if let Some(collective) = &mut contract.topology.collective {
             collective.timeout_ms = 2_000;
         }
     })?;
     let mut training = folder.start()?;
-    training.wait_for_step(13)?;
-    training.send(Signal::STOP)?;
+    let workers = stopped(&mut training, 2)?;
     std::thread::sleep(Duration::from_secs(3));
+    assert!(parent_of(workers[0]).is_some(), "it did not stand still");
     training.send(Signal::CONT)?;
     training.finish()?.expect(0);
     assert!(folder.bodies("fault.observed")?.is_empty());
@@ -339,7 +348,7 @@ fn a_run_that_was_stopped_and_goes_on_calls_nobody_late() -> Result<()> {
 
 #[test]
 fn another_number_of_workers_is_refused_without_a_permission() -> Result<()> {
-    let folder = long_by(2, |_| ())?;
+    let folder = far_by(2, |_| ())?;
     let before = folder.entries()?.len();
     let refused = folder.train_with(&["--workers", "4"])?.expect(2);
     refused.says("the contract has 2 workers and permits no other number");
@@ -347,7 +356,7 @@ fn another_number_of_workers_is_refused_without_a_permission() -> Result<()> {
     assert_eq!(folder.entries()?.len(), before, "it left an entry");
     // The contract's own number is no other one.
     folder.train_with(&["--workers", "2"])?.expect(0);
-    let permitted = long_by(2, with_another_count)?;
+    let permitted = far_by(2, with_another_count)?;
     permitted.train_with(&["--workers", "3"])?.expect(2).says("3 workers cannot share evenly");
     Ok(())
 }
@@ -356,22 +365,19 @@ fn another_number_of_workers_is_refused_without_a_permission() -> Result<()> {
 /// each number has a segment.
 #[test]
 fn a_run_goes_on_with_another_number_of_workers_in_a_segment_of_its_own() -> Result<()> {
-    let whole = long_by(2, with_another_count)?;
+    let whole = far_by(2, with_another_count)?;
     whole.train()?.expect(0);
-    let folder = long_by(2, with_another_count)?;
-    for (from, arguments) in [(13, &[][..]), (24, &["--workers", "4"]), (35, &["--workers", "1"])] {
+    let folder = far_by(2, with_another_count)?;
+    // The same number again is no other segment.
+    for arguments in [&[][..], &["--workers", "4"], &["--workers", "1"], &["--workers", "1"]] {
         let mut training = folder.start_with(arguments)?;
-        training.wait_for_step(from)?.send(Signal::TERM)?;
+        training.wait_for_steps(SOME)?.send(Signal::TERM)?;
         training.finish()?.expect(143);
     }
-    // The same number again is no other segment.
-    let mut training = folder.start_with(&["--workers", "1"])?;
-    training.wait_for_step(44)?.send(Signal::TERM)?;
-    training.finish()?.expect(143);
     folder.train()?.expect(0);
 
     // The same bits, and every position once.
-    assert_eq!(folder.model(LONG)?, whole.model(LONG)?);
+    assert_eq!(folder.model(FAR)?, whole.model(FAR)?);
     assert_eq!(determined(&folder)?, determined(&whole)?);
 
     let starts = entries_of(&folder, "segment.start")?;
@@ -412,13 +418,19 @@ fn a_run_goes_on_with_another_number_of_workers_in_a_segment_of_its_own() -> Res
     let plans = folder.bodies("attempt.start")?;
     let numbers: Vec<_> = plans.iter().map(|body| body["obs"]["plan"]["num_workers"].clone()).collect();
     assert_eq!(numbers, [2, 4, 1, 1, 2]);
-    // A checkpoint says who saved it.
-    let topology = |step: u64| -> Result<Value> {
-        let saved = manifest(&folder, step)?;
-        let path = folder.path().join("checkpoints").join(saved.checkpoint.as_str()).join("topology.json");
-        Ok(serde_json::from_slice(&fs::read(path)?)?)
-    };
-    assert_eq!((topology(20)?["workers"].clone(), topology(30)?["workers"].clone()), (4.into(), 1.into()));
+    // A checkpoint says who saved it, and its name which attempt did.
+    let mut saved_by = Vec::new();
+    for name in folder.store()? {
+        let (_, attempt) = name.rsplit_once("-a").context("a checkpoint names its attempt")?;
+        let path = folder.path().join("checkpoints").join(&name).join("topology.json");
+        let topology: Value = serde_json::from_slice(&fs::read(path)?)?;
+        let attempt: usize = attempt.parse()?;
+        assert_eq!(topology["workers"], numbers[attempt - 1], "{name}");
+        saved_by.push(attempt);
+    }
+    saved_by.sort_unstable();
+    saved_by.dedup();
+    assert_eq!(saved_by, [1, 2, 3, 4, 5]);
     Ok(())
 }
 
