@@ -57,6 +57,8 @@ pub(super) struct Peer {
     heard_ms: Arc<AtomicU64>,
     /// None once it was told to leave.
     connections: Option<[UnixStream; 2]>,
+    /// When it was told to leave.
+    dismissed: Option<Instant>,
     peak_bytes: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
     worker: u32,
@@ -93,6 +95,7 @@ impl Peer {
             child,
             heard_ms: Arc::new(AtomicU64::new(clock.now_ms())),
             connections: None,
+            dismissed: None,
             peak_bytes: Arc::default(),
             threads: Vec::new(),
             worker,
@@ -215,6 +218,7 @@ impl Peer {
 
     /// Tells it to leave: closes what it listens to.
     pub(super) fn dismiss(&mut self) {
+        self.dismissed.get_or_insert_with(Instant::now);
         for connection in self.connections.take().into_iter().flatten() {
             // It may be closed already, from the other side.
             let _ = connection.shutdown(std::net::Shutdown::Both);
@@ -225,7 +229,9 @@ impl Peer {
     /// it is waited for.
     fn reap(&mut self) {
         self.dismiss();
-        if self.wait(LEAVE_GRACE).is_none() {
+        // Those that were told together have the same time, however many they are.
+        let gone = self.dismissed.map_or(Duration::ZERO, |told| told.elapsed());
+        if self.wait(LEAVE_GRACE.saturating_sub(gone)).is_none() {
             // One that ended meanwhile cannot be killed, and need not be.
             let _ = self.child.kill();
             let _ = self.child.wait();
