@@ -1,11 +1,11 @@
 """What `scripts/faults` injects: the cells, and the contracts that they run under.
 
 A cell is a fault family at a phase, step and worker, with a seed, under the
-contract that has the part which the fault strikes. Nothing here runs anything.
+contract that has the part which the fault strikes. The seed decides what the
+injector draws, and here the step and the worker. Nothing here runs anything.
 """
 
 import dataclasses
-import itertools
 
 # Families in the order of the campaign protocol.
 FAMILIES = (
@@ -24,24 +24,45 @@ FAMILIES = (
     "validation_leakage_in_selection",
 )
 
-# Updates of a run, and the interval of its checkpoints and evaluations. The
-# shorter one is for what can only act at the last step.
+# Updates of a run, and the interval of its checkpoints and evaluations.
 NUM_STEPS = 20
-NUM_STEPS_SHORT = 15
 INTERVAL = 5
 
-# An early and a late place: between two checkpoints, and at one.
-BETWEEN = (7, 13)
-AT = (5, 15)
+# An early and a late place, between two checkpoints and at one: the seeds take
+# the steps of each in turn.
+BETWEEN = ((7, 9, 6, 8), (13, 16, 12, 18))
+AT = ((5, 10), (15, 20))
 # A resume from one needs steps behind it.
-RESUMED = (5, 10)
+RESUMED = ((5, 10), (10, 15))
+# Last steps of runs whose selection is struck.
+LAST = ((15, 10), (NUM_STEPS, 25))
 
 # Who acts before a checkpoint is resumed from makes the resume happen: the
 # recording process is killed so many updates later.
 KILLED_AFTER = 2
 
+# Workers of contracts that have several: so many that a seed can choose one, and
+# how many fewer execute an update.
+NUM_WORKERS = 4
+
 # Longest silence of a worker in milliseconds, and how often it says that it lives.
 TIMEOUT_MS, HEARTBEAT_MS = 4000, 200
+
+# What leaves nothing of its damage in the record or the store, because the
+# trainer sees it in any case and goes back to a state before it: a process that
+# is gone, an answer that is late, a save that did not come to its end, a frame of
+# another step. All else the audit has to find by itself.
+TRAINER_ALONE = {
+    ("worker_loss", "before_forward"),
+    ("worker_loss", "after_backward"),
+    ("collective_timeout", "before_forward"),
+    ("collective_timeout", "after_backward"),
+    ("checkpoint_write_interruption", "shard_written"),
+    ("checkpoint_write_interruption", "staged"),
+    ("checkpoint_write_interruption", "renamed"),
+    ("single_shard_corruption", "staged"),
+    ("stale_or_delayed_gradient", "in_exchange"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +81,7 @@ class Place:
     def name(self):
         """For messages and folders."""
         worker = "" if self.worker is None else f"-worker{self.worker}"
+        worker = "-workers" if self.variant == "workers" and not worker else worker
         return f"{self.family}-{self.phase}-{self.step}{worker}"
 
     def companion(self):
@@ -75,20 +97,39 @@ class Place:
         """Whether it acts, and not only shows, in a resume."""
         return self.phase == "restore"
 
+    def is_seen_by_trainer_alone(self):
+        """Whether the audit has nothing to find."""
+        return (self.family, self.phase) in TRAINER_ALONE
+
+    def is_seen_by_probe_alone(self):
+        """Whether its damage is in numbers alone, which only a second execution can tell from others."""
+        is_saved = self.phase == "after_update" and self.step % INTERVAL == 0
+        return self.family == "precision_policy_change" and not is_saved
+
 
 def planned(family, phase, step, seed, worker=None):
     """An item of `faults.plan`."""
     return {"fault": family, "phase": phase, "seed": str(seed), "step": step, "worker": worker}
 
 
-def places():
-    """Every family at each of its phases, early and late."""
-    both = lambda family, phase, steps, **more: [Place(family, phase, step, **more) for step in steps]
+def places(seed):
+    """Every family at each of its phases, early and late, where a seed from 1 has them."""
+    turn = seed - 1
+
+    def both(family, phase, steps, is_addressed=False, **more):
+        for number, options in enumerate(steps):
+            if is_addressed:
+                # The recording process is no worker that another one waits for.
+                more["worker"] = 1 + (turn + number) % (NUM_WORKERS - 1)
+            yield Place(family, phase, options[turn % len(options)], **more)
+
     found = []
+    of_worker = {"variant": "workers", "is_addressed": True}
     for phase in ("before_forward", "after_backward"):
         found += both("worker_loss", phase, BETWEEN)
-        found += both("worker_loss", phase, BETWEEN, variant="workers", worker=1)
-        found += both("collective_timeout", phase, BETWEEN, variant="workers", worker=1)
+        found += both("worker_loss", phase, BETWEEN, **of_worker)
+        found += both("collective_timeout", phase, BETWEEN, **of_worker)
+    found += both("worker_loss", "before_forward", BETWEEN, variant="workers", worker=0)
     for phase in ("shard_written", "staged", "renamed"):
         found += both("checkpoint_write_interruption", phase, AT)
     found += both("single_shard_corruption", "staged", AT)
@@ -106,19 +147,21 @@ def places():
         found += both(family, "before_forward", BETWEEN, variant=variant)
         found += both(family, "restore", RESUMED, variant=variant, is_resumed=True)
     # At a checkpoint the rounding is in the state that is saved; elsewhere it is not.
-    found += both("precision_policy_change", "after_update", (BETWEEN[0], 10))
+    found += both("precision_policy_change", "after_update", (BETWEEN[0], AT[0]))
     found += both("stale_or_delayed_gradient", "before_exchange", BETWEEN)
     for phase in ("before_exchange", "in_exchange"):
-        found += both("stale_or_delayed_gradient", phase, BETWEEN, variant="workers", worker=1)
+        found += both("stale_or_delayed_gradient", phase, BETWEEN, **of_worker)
     found += both("validation_leakage_in_selection", "evaluation", AT)
-    for num_steps in (NUM_STEPS_SHORT, NUM_STEPS):
-        found.append(Place("validation_leakage_in_selection", "selection", num_steps, num_steps=num_steps))
+    for place in both("validation_leakage_in_selection", "selection", LAST):
+        found.append(dataclasses.replace(place, num_steps=place.step))
     return sorted(found, key=lambda place: FAMILIES.index(place.family))
 
 
-def chosen(families, with_workers):
-    """The places of some families; without those that need several workers."""
-    return [place for place in places() if place.family in families and (with_workers or place.variant != "workers")]
+def chosen(families, with_workers, num_seeds):
+    """Places of some families with their seeds; without those that need several workers."""
+    found = [(place, seed) for seed in range(1, num_seeds + 1) for place in places(seed)]
+    found = [(place, seed) for place, seed in found if place.family in families and (with_workers or place.variant != "workers")]
+    return sorted(found, key=lambda of: FAMILIES.index(of[0].family))
 
 
 def capture(contract, *classes):
@@ -159,13 +202,19 @@ def vary(contract, place, recovery):
 
 def num_workers(place):
     """What `ledger init --workers` makes a contract for."""
-    return 2 if place.variant == "workers" else 1
+    return NUM_WORKERS if place.variant == "workers" else 1
+
+
+def twin_of(place, is_resumed):
+    """What tells a cell's contract without its fault from others."""
+    return place.variant, place.num_steps, place.step if is_resumed else None
 
 
 def twins(cells):
-    """What has to run without its fault: each contract, and each that is resumed."""
-    keys = {(place.variant, place.num_steps, None) for place in cells}
-    keys |= {(place.variant, place.num_steps, place.step) for place in cells if place.is_resumed}
-    key = lambda of: (of[0], of[1], of[2] or 0)
-    for _, group in itertools.groupby(sorted(keys, key=key), key=key):
-        yield next(group)
+    """What has to run without its fault: each contract, and each that is resumed; and whether a probe looks at it."""
+    found = {}
+    for place in cells:
+        for is_resumed in {False, place.is_resumed}:
+            key = twin_of(place, is_resumed)
+            found[key] = found.get(key, False) or place.is_seen_by_probe_alone()
+    return sorted(found.items(), key=lambda of: (of[0][0], of[0][1], of[0][2] or 0))
