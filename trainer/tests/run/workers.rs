@@ -28,7 +28,7 @@ const MAX_OUTLIVED: Duration = Duration::from_secs(20);
 /// Steps of a run that something happens to in the middle. A step takes
 /// milliseconds, and on a busy machine the run is many of them ahead of who reads
 /// what it says: so many that [`LONG`] ones may be over.
-const FAR: u64 = 300;
+const FAR: u64 = 600;
 
 /// Steps of one attempt before something happens to it: a checkpoint is among them.
 const SOME: usize = 13;
