@@ -318,4 +318,23 @@ mod tests {
         // There is nothing to be equal to at the first checkpoint.
         assert!(detect(&plain, &SinceLast::default(), &shards(1, 2)).is_empty());
     }
+    #[test]
+    fn two_workers_with_one_stream_are_odd_once_something_was_drawn() {
+        let of_workers = |streams: &[(u32, u64)]| {
+            let file = |(key, blocks): &(u32, u64)| CapturedShard {
+                name: "rng_cpu.json",
+                content: Content::Json(
+                    format!(r#"{{"blocks":{blocks},"key":[{key},7],"step":4}}"#).into_bytes(),
+                ),
+            };
+            let classes = vec![(StateClass::RngCpu, streams.iter().map(file).collect())];
+            detect(&CapturedState { classes, step: 4 }, &SinceLast::default(), &shards(1, 2))
+        };
+        let expected = [(SHARED_RANDOM_STREAM, StateClass::RngCpu, 0)];
+        assert_eq!(names(&of_workers(&[(1, 5), (2, 5), (1, 5)])), expected);
+        assert!(describe(&of_workers(&[(1, 5), (1, 5)])[0]).contains("one stream"));
+        assert!(of_workers(&[(1, 5), (2, 5)]).is_empty());
+        assert!(of_workers(&[(1, 0), (1, 0)]).is_empty());
+        assert!(of_workers(&[(1, 5)]).is_empty());
+    }
 }
