@@ -157,10 +157,14 @@ def places(seed):
     return sorted(found, key=lambda place: FAMILIES.index(place.family))
 
 
-def chosen(families, with_workers, num_seeds):
-    """Places of some families with their seeds; without those that need several workers."""
-    found = [(place, seed) for seed in range(1, num_seeds + 1) for place in places(seed)]
-    found = [(place, seed) for place, seed in found if place.family in families and (with_workers or place.variant != "workers")]
+def chosen(families, num_seeds, with_workers, with_resumed):
+    """Places of some families with their seeds; without those that need several workers, or an attempt behind the first."""
+
+    def is_chosen(place):
+        is_possible = (with_workers or place.variant != "workers") and (with_resumed or not place.is_resumed)
+        return place.family in families and is_possible
+
+    found = [(place, seed) for seed in range(1, num_seeds + 1) for place in places(seed) if is_chosen(place)]
     return sorted(found, key=lambda of: FAMILIES.index(of[0].family))
 
 

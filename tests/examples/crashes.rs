@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
-use system_tests::crashes::{self, Baseline, Kind, table, trial};
+use system_tests::crashes::{self, Baseline, Kind, points, table, trial};
 
 /// Trials where nothing else is asked for.
 const NUM_TRIALS: u64 = 500;
@@ -17,7 +17,7 @@ Crash trials: what a killed, cut or failing trainer had acknowledged has to be t
 
 crashes [--trials N] [--seed N] [--kind KIND]... [--jobs N] [--json]
 
-  --trials N   trials over all kinds [default: 500]
+  --trials N   trials over all kinds, more where not every crash point would be tried [default: 500]
   --seed N     decides when and how [default: 1]
   --kind KIND  only this kind; may be repeated
   --jobs N     trials at a time [default: 2]
@@ -73,7 +73,8 @@ fn run() -> Result<bool> {
     {
         bail!("{} needs a trainer with crash points\nhint: scripts/crashes builds one", kind.name());
     }
-    let trials = trial::plan(arguments.num_trials, &arguments.kinds, arguments.seed);
+    let num_points = baseline.points().len() as u64;
+    let trials = trial::plan(arguments.num_trials, &arguments.kinds, arguments.seed, num_points);
     let (num_made, num_trials) = (AtomicUsize::new(0), trials.len());
     let made = crashes::make(&baseline, trials, arguments.num_jobs, &|one| {
         let number = num_made.fetch_add(1, Ordering::SeqCst) + 1;
@@ -93,7 +94,14 @@ fn run() -> Result<bool> {
     for failure in table::failures(&made) {
         eprintln!("error: {failure}");
     }
-    Ok(table::holds(&made))
+    // A point of the sources that no trial came to would be tried in vain.
+    let points = points::places()?.into_keys().collect();
+    let is_looked_at = arguments.kinds.contains(&Kind::KillAtPoint);
+    let untried = if is_looked_at { table::untried(&made, &points) } else { Vec::new() };
+    for point in &untried {
+        eprintln!("error: no process was killed at {point}");
+    }
+    Ok(table::holds(&made) && untried.is_empty())
 }
 
 fn main() -> ExitCode {

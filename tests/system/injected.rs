@@ -3,15 +3,22 @@
 //! where the trainer does not look. `scripts/faults` is the whole matrix.
 
 use serde_json::{Value, json};
-use system_tests::programs::{self, TRAINER};
+use system_tests::programs::{self, Finished, TRAINER};
 use system_tests::run_folder::RunFolder;
 
 /// Last step of a run, and the interval of its checkpoints and evaluations.
 const LAST: u64 = 15;
 const EVERY: u64 = 5;
 
+/// Rules that read the plan, or repeat what the trainer said: no evidence that
+/// the audit found anything by itself.
+const OF_THE_PLAN: [&str; 3] = ["GL707", "GL710", "GL711"];
+
 /// Starts that a run is given.
 const MAX_STARTS: usize = 6;
+
+/// The family that the evaluator's own numbers tell of.
+const LEAKAGE: &str = "validation_leakage_in_selection";
 
 /// A family where it acts, and who is to find it.
 struct Case {
@@ -129,10 +136,11 @@ fn plan(case: &Case) -> Value {
     json!([item(case.fault, case.phase, case.step)])
 }
 
-/// What the audit names as a cause.
+/// What the audit itself names as a cause.
 fn found(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().into_iter().flatten();
-    findings.filter_map(|finding| finding["cause"].as_str()).collect()
+    let own = findings.filter(|finding| OF_THE_PLAN.iter().all(|code| finding["code"] != *code));
+    own.filter_map(|finding| finding["cause"].as_str()).collect()
 }
 
 fn is_rejected(report: &Value) -> bool {
@@ -150,11 +158,34 @@ fn twin(variant: Variant) -> (RunFolder, Value) {
     (run, report)
 }
 
+/// A probe of the last checkpoint.
+fn probe(run: &RunFolder) -> Finished {
+    let last = format!("s{LAST:08}-a1");
+    let arguments = ["probe", "--ledger", "run.db", "--checkpoint", &last, "--steps", "2", "--quiet"];
+    programs::run(TRAINER, run.path(), &arguments)
+}
+
+/// Neither a probe nor the evaluator's own numbers say anything of the run
+/// without a fault, where they are to tell of one.
+#[track_caller]
+fn check_control(cases: &[Case], twin: &RunFolder) {
+    if cases.iter().any(|case| case.shows == Shows::Probe) {
+        let _ = probe(twin).expect_code(0);
+    }
+    if cases.iter().any(|case| case.fault == LEAKAGE) {
+        let _ = twin.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
+    }
+    let report = twin.report();
+    assert_eq!(report["verdict"], "accepted", "{:#}", report["findings"]);
+    assert!(found(&report).is_empty(), "{:#}", report["findings"]);
+}
+
 #[track_caller]
 fn check(cases: &[Case]) {
     let variant = cases.first().expect("a case").variant;
     let (twin, expected) = twin(variant);
     let expected = identity(&twin, &expected);
+    check_control(cases, &twin);
     for case in cases {
         let name = format!("{} {} step {}", case.fault, case.phase, case.step);
         // With detectors: seen, attributed, recovered.
@@ -171,7 +202,7 @@ fn check(cases: &[Case]) {
         let run = frozen(variant, &plan(case), true);
         finish(&run);
         assert_eq!(count(&run, "fault.injected"), 1, "{name}: it fired");
-        if case.fault == "validation_leakage_in_selection" {
+        if case.fault == LEAKAGE {
             let _ = run.evaluator_command("val", &["--ledger", "run.db"]);
         }
         let report = run.report();
@@ -180,12 +211,13 @@ fn check(cases: &[Case]) {
             Shows::Audit => {
                 assert!(causes(&run).is_empty(), "{name}: nobody else looked");
                 assert!(is_rejected(&report), "{name}: {report:#}");
+                assert!(found(&report).contains(&case.fault), "{name}: {:#}", report["findings"]);
             }
             Shows::Probe => {
-                let last = format!("s{LAST:08}-a1");
-                let arguments =
-                    ["probe", "--ledger", "run.db", "--checkpoint", &last, "--steps", "2", "--quiet"];
-                let probed = programs::run(TRAINER, run.path(), &arguments);
+                assert!(causes(&run).is_empty(), "{name}: nobody else looked");
+                assert!(!is_rejected(&report), "{name}: not a probe alone tells: {:#}", report["findings"]);
+                let probed = probe(&run);
+                assert!(matches!(probed.code, 0 | 1), "{name}: {probed}");
                 assert!(probed.code == 1 || is_rejected(&run.report()), "{name}: {probed}");
             }
         }
@@ -228,8 +260,5 @@ fn another_precision_is_found_by_the_trainer_and_by_a_probe() {
 
 #[test]
 fn leaks_into_the_selection_are_found_by_trainer_and_audit() {
-    check(&[
-        case("validation_leakage_in_selection", "evaluation", 10),
-        case("validation_leakage_in_selection", "selection", LAST),
-    ]);
+    check(&[case(LEAKAGE, "evaluation", 10), case(LEAKAGE, "selection", LAST)]);
 }

@@ -1,6 +1,7 @@
 //! What trials begin with and are compared with: a frozen run in both save
 //! modes, and the same run uninterrupted.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,13 @@ impl Baseline {
     pub const fn variant(&self, is_asynchronous: bool) -> &Variant {
         let [synchronous, asynchronous] = &self.variants;
         if is_asynchronous { asynchronous } else { synchronous }
+    }
+
+    /// Every crash point that one of them passes, in the order of names.
+    #[must_use]
+    pub fn points(&self) -> Vec<&str> {
+        let passes = self.variants.iter().flat_map(|variant| &variant.passes);
+        passes.map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect()
     }
 }
 

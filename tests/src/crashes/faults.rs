@@ -52,14 +52,17 @@ fn all_of(folder: &Path) -> Result<Acknowledged> {
 }
 
 /// SIGKILL where the process passes a point: each point in turn, at any of its
-/// passes; every fifth time the attempt behind it is killed too, in its recovery.
+/// passes; at every fifth, which are others in each round, the attempt behind it
+/// is killed too, in its recovery.
 pub(super) fn kill_at_point(baseline: &Baseline, number: u64, random: &mut Random) -> Result<Outcome> {
-    let variant = baseline.variant(random.below(2) == 1);
-    let mut points: Vec<&String> = variant.passes.iter().collect();
-    points.sort();
-    points.dedup();
+    let points = baseline.points();
     ensure!(!points.is_empty(), "no run was logged");
-    let point = points[usize::try_from(number % points.len() as u64)?].clone();
+    let num_points = points.len() as u64;
+    let point = points[usize::try_from(number % num_points)?].to_owned();
+    let mut variant = baseline.variant(random.below(2) == 1);
+    if !variant.passes.contains(&point) {
+        variant = baseline.variant(!variant.is_asynchronous);
+    }
     let num_passes = variant.passes.iter().filter(|pass| **pass == point).count() as u64;
     let survived = usize::try_from(random.below(num_passes))?;
     let mut what = format!("{point} after {survived} of {num_passes}");
@@ -69,11 +72,16 @@ pub(super) fn kill_at_point(baseline: &Baseline, number: u64, random: &mut Rando
     if !killed {
         return Ok(outcome);
     }
-    if random.below(5) == 0 && point != "attempt.ended" && point != "attempt.started" {
+    outcome.points.push(point.clone());
+    if (number + number / num_points).is_multiple_of(5)
+        && point != "attempt.ended"
+        && point != "attempt.started"
+    {
         let first = all_of(run.path())?;
         if kill_at(run.path(), "recovery.recorded", 0)? {
             what.push_str(", and recovery.recorded");
             outcome.what = what;
+            outcome.points.push("recovery.recorded".to_owned());
         }
         ensure!(first.num_lost(run.path()) == 0, "{}: the second kill lost entries", outcome.what);
     }

@@ -1,5 +1,6 @@
 //! Trials by kind: what `scripts/crashes` prints.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -70,6 +71,13 @@ pub fn failures(made: &[Made]) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// Crash points of these that no trial was ended at.
+#[must_use]
+pub fn untried(made: &[Made], points: &BTreeSet<String>) -> Vec<String> {
+    let is_tried = |point: &String| made.iter().any(|one| one.outcome.points.contains(point));
+    points.iter().filter(|point| !is_tried(point)).cloned().collect()
 }
 
 /// The table as text.
@@ -178,6 +186,14 @@ mod tests {
         unfired.outcome.has_fired = false;
         assert!(!holds(&[unfired]));
         assert!(!holds(&[]), "nothing was tried");
+    }
+
+    #[test]
+    fn a_point_that_no_trial_was_ended_at_is_named() {
+        let points: BTreeSet<String> = ["head.write", "head.written"].map(str::to_owned).into();
+        let mut tried = made(Kind::KillAtPoint, 0, true);
+        tried.outcome.points = vec!["head.write".to_owned()];
+        assert_eq!(untried(&[tried], &points), ["head.written"]);
     }
 
     #[test]

@@ -127,6 +127,8 @@ pub struct Outcome {
     /// The run went on, ended at the bits of the uninterrupted one, and the audit
     /// accepts it.
     pub is_identical: bool,
+    /// Crash points that ended a process.
+    pub points: Vec<String>,
     /// What else does not hold.
     pub problem: Option<String>,
 }
@@ -141,15 +143,17 @@ impl Outcome {
     }
 }
 
-/// So many trials, shared out over the kinds; each kind has at least two.
+/// So many trials, shared out over the kinds; each kind has at least two, and
+/// each of so many crash points one.
 #[must_use]
-pub fn plan(num_trials: u64, kinds: &[Kind], seed: u64) -> Vec<Trial> {
+pub fn plan(num_trials: u64, kinds: &[Kind], seed: u64, num_points: u64) -> Vec<Trial> {
     let mut random = Random::new(seed);
     let shares: Vec<_> = SHARES.iter().filter(|(kind, _)| kinds.contains(kind)).collect();
     let sum: u64 = shares.iter().map(|(_, share)| share).sum();
     let mut trials = Vec::new();
     for (kind, share) in &shares {
-        for number in 0..(num_trials * share / sum.max(1)).max(2) {
+        let least = if *kind == Kind::KillAtPoint { num_points.max(2) } else { 2 };
+        for number in 0..(num_trials * share / sum.max(1)).max(least) {
             trials.push(Trial { kind: *kind, number, seed: random.next_u64() });
         }
     }
@@ -273,4 +277,20 @@ pub fn conclude(
     let torn = record::torn(folder, &known);
     outcome.num_torn_accepted += torn.iter().filter(|name| is_relied_on(name)).count() as u64;
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_trials_are_at_every_crash_point_all_the_same() {
+        for (num_trials, num_at_points) in [(80, 28), (500, 150)] {
+            let trials = plan(num_trials, &Kind::all(), 1, 28);
+            let at_points = trials.iter().filter(|trial| trial.kind == Kind::KillAtPoint);
+            let numbers: Vec<u64> = at_points.map(|trial| trial.number).collect();
+            assert_eq!(numbers, (0..num_at_points).collect::<Vec<_>>());
+            assert!(trials.len() as u64 >= num_trials);
+        }
+    }
 }
