@@ -243,19 +243,6 @@ fn what_strikes_a_worker_waits_for_an_attempt_that_has_it() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_worker_that_a_change_left_without_microbatches_is_not_struck() -> Result<()> {
-    let plan = [
-        planned(FaultKind::TopologyChange, FaultPhase::BeforeForward, STRUCK, None),
-        planned(FaultKind::WorkerLoss, FaultPhase::BeforeForward, STRUCK + 2, Some(2)),
-        planned(FaultKind::StaleOrDelayedGradient, FaultPhase::BeforeExchange, STRUCK + 3, Some(2)),
-    ];
-    let folder = frozen(Detection::ValidatorAlone, &plan)?;
-    folder.train()?.expect(0);
-    assert_eq!(fired(&folder)?, expected(&plan[..1]));
-    Ok(())
-}
-
 /// What is on record acts, although a signal asks the attempt to end meanwhile.
 #[test]
 fn a_signal_does_not_keep_an_ordered_fault_from_acting() -> Result<()> {
