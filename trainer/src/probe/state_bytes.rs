@@ -60,6 +60,20 @@ impl StateBytes {
         self.classes.get(&class)
     }
 
+    /// Only the classes that are chosen.
+    #[must_use]
+    pub fn only(mut self, is_chosen: impl Fn(&StateClass) -> bool) -> Self {
+        self.classes.retain(|class, _| is_chosen(class));
+        self
+    }
+
+    /// With the classes of `other` in place of its own.
+    #[must_use]
+    pub fn with(mut self, other: &Self) -> Self {
+        self.classes.extend(other.classes.clone());
+        self
+    }
+
     /// Digest of the weights file that an evaluation of a view is of; none
     /// where no such weights are kept.
     #[must_use]

@@ -161,7 +161,7 @@ impl Context<'_> {
 fn reference(context: &Context<'_>, engine: Engine, resume: &ResumeState) -> Result<(), ProbeError> {
     let contract = context.contract();
     let selection = SelectionTracker::new(contract).ok_or_else(|| no_stream(contract))?;
-    let mut trajectory = Trajectory { context, engine, selection };
+    let mut trajectory = Trajectory { context, engine, left_out: StateBytes::default(), selection };
     let mut lines = Sha256::new();
     let mut writer = None;
     let mut fork = None;
@@ -201,16 +201,16 @@ fn resumed(context: &Context<'_>, mut engine: Engine, resume: ResumeState) -> Re
     let against = against.map(|folder| Transcript::read(folder, options.num_steps)).transpose()?;
     let first = resume.step;
     let mut opening = Opening { equals_initial: false, replayed: None };
-    let selection = if options.withheld.is_empty() {
+    let (left_out, selection) = if options.withheld.is_empty() {
         resume.restore(&mut engine, contract, plan)?;
-        resume.selection
+        (StateBytes::default(), resume.selection)
     } else {
         let restored = withhold::restore(&mut engine, resume, contract, plan, &options.withheld)?;
         opening.equals_initial = restored.equals_initial;
-        restored.selection
+        (restored.left_out, restored.selection)
     };
     let mut writer = TranscriptWriter::create(&options.output, against, &opening)?;
-    let mut trajectory = Trajectory { context, engine, selection };
+    let mut trajectory = Trajectory { context, engine, left_out, selection };
     writer.step(0, &trajectory.state()?, None)?;
     let fork = continuations::test(contract).map(|_| trajectory.clone());
     for offset in 1..=options.num_steps {
@@ -233,6 +233,8 @@ fn no_stream(contract: &Contract) -> ProbeError {
 pub(super) struct Trajectory<'a> {
     pub(super) context: &'a Context<'a>,
     pub(super) engine: Engine,
+    /// Classes that were not restored and that the engine does not hold.
+    left_out: StateBytes,
     selection: SelectionTracker,
 }
 
@@ -247,12 +249,10 @@ pub(super) struct Done {
 
 impl Trajectory<'_> {
     fn state(&self) -> Result<StateBytes, ProbeError> {
-        StateBytes::capture(
-            &self.engine,
-            self.context.contract(),
-            (self.context.plan(), self.context.num_workers),
-            self.selection.state(),
-        )
+        let plan_of_run = (self.context.plan(), self.context.num_workers);
+        let (contract, selection) = (self.context.contract(), self.selection.state());
+        let state = StateBytes::capture(&self.engine, contract, plan_of_run, selection)?;
+        Ok(state.with(&self.left_out))
     }
 
     /// Everything that a run does between a step's update and the next one. The

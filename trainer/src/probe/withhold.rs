@@ -18,12 +18,19 @@ use crate::state::{SelectionState, SelectionTracker, StateError};
 use super::error::ProbeError;
 use super::state_bytes::{StateBytes, captured};
 
+/// Classes that say how a run was executed. An engine holds neither: bits do
+/// not depend on them, but what a later attempt may go on with does.
+const EXECUTED: [StateClass; 2] = [StateClass::Topology, StateClass::CompilerPlan];
+
 /// What the engine does not hold of a restored state.
 #[derive(Debug)]
 pub struct Restored {
     /// Whether everything that was withheld has the bytes of the initial state
     /// in the checkpoint too, so that nothing was left out.
     pub equals_initial: bool,
+    /// The withheld classes that say how the run was executed, as they are in
+    /// the initial state under the contract.
+    pub left_out: StateBytes,
     /// Best value and patience.
     pub selection: SelectionTracker,
 }
@@ -48,11 +55,14 @@ pub fn restore(
     plan: &CompilerPlan,
     withheld: &[StateClass],
 ) -> Result<Restored, ProbeError> {
-    let plan_of_run = (plan, resume.num_workers);
-    let initial = StateBytes::capture(engine, contract, plan_of_run, &SelectionState::default())?;
+    // A run that begins anew has the contract's number of workers, whatever the
+    // attempt had that saved the checkpoint.
+    let plan_of_contract = (plan, contract.topology.workers);
+    let initial = StateBytes::capture(engine, contract, plan_of_contract, &SelectionState::default())?;
     assert_refused(engine, &mut resume, contract, plan, withheld)?;
     let Some(located) = &resume.checkpoint else {
-        return Ok(Restored { equals_initial: true, selection: resume.selection });
+        let left_out = StateBytes::default();
+        return Ok(Restored { equals_initial: true, left_out, selection: resume.selection });
     };
     let mut left_out = withheld.iter().filter_map(|class| initial.class(*class)).flatten();
     let equals_initial = left_out.all(|(path, bytes)| located.contents.get(path) == Some(bytes));
@@ -68,7 +78,8 @@ pub fn restore(
     } else {
         resume.selection
     };
-    Ok(Restored { equals_initial, selection })
+    let is_executed = |class: &StateClass| EXECUTED.contains(class) && withheld.contains(class);
+    Ok(Restored { equals_initial, left_out: initial.only(is_executed), selection })
 }
 
 /// An ordinary resume from a checkpoint without these classes names one of

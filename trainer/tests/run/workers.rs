@@ -431,6 +431,23 @@ fn a_run_goes_on_with_another_number_of_workers_in_a_segment_of_its_own() -> Res
     saved_by.sort_unstable();
     saved_by.dedup();
     assert_eq!(saved_by, [1, 2, 3, 4, 5]);
+
+    // One that another number saved says so: without it the contract's is back,
+    // and the state is another. In one that the contract's number saved it is
+    // what a new run has.
+    let first_of = |attempt: usize| {
+        let suffix = format!("-a{attempt}");
+        folder.store()?.into_iter().find(|name| name.ends_with(&suffix)).context("a checkpoint of it")
+    };
+    for class in ["topology", "compiler_plan"] {
+        for (attempt, verdict, inert) in [(2, "differs", None), (5, "inert", Some("equals_initial"))] {
+            let arguments = ["--json", "--withhold", class, "--checkpoint", &first_of(attempt)?];
+            let finished = folder.probe(&arguments)?.expect(0);
+            let outcomes = probes::outcomes(&serde_json::from_str(&finished.stdout)?);
+            let (found, reason) = &outcomes[class];
+            assert_eq!((found.as_str(), reason.as_deref()), (verdict, inert), "{class} of attempt {attempt}");
+        }
+    }
     Ok(())
 }
 
