@@ -51,8 +51,9 @@ TIMEOUT_MS, HEARTBEAT_MS = 4000, 200
 # What leaves nothing of its damage in the record or the store, because the
 # trainer sees it in any case and goes back to a state before it: a process that
 # is gone, an answer that is late, a save that did not come to its end, a frame of
-# another step. All else the audit has to find by itself.
-TRAINER_ALONE = {
+# another step. The audit sees the attempt that it stopped (GL230), which rejects
+# nothing; all else it has to find by itself, and to reject.
+STOPS = {
     ("worker_loss", "before_forward"),
     ("worker_loss", "after_backward"),
     ("collective_timeout", "before_forward"),
@@ -97,9 +98,14 @@ class Place:
         """Whether it acts, and not only shows, in a resume."""
         return self.phase == "restore"
 
-    def is_seen_by_trainer_alone(self):
-        """Whether the audit has nothing to find."""
-        return (self.family, self.phase) in TRAINER_ALONE
+    def is_a_stop(self):
+        """Whether it stops an attempt and leaves nothing else."""
+        return (self.family, self.phase) in STOPS
+
+    def is_told_by_trainer_alone(self):
+        """Whether the audit sees the attempt that stopped, and not why: of other workers the record has what they gave, and no more."""
+        of_another = self.family == "worker_loss" and self.variant == "workers" and self.worker not in (None, 0)
+        return of_another or (self.family, self.phase) == ("stale_or_delayed_gradient", "in_exchange")
 
     def is_seen_by_probe_alone(self):
         """Whether its damage is in numbers alone, which only a second execution can tell from others."""

@@ -43,6 +43,16 @@ impl RunFolder {
         Self::init(&["--lipsum"])
     }
 
+    /// [`Self::tiny`] for so many workers.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn by_workers(num_workers: u32) -> Self {
+        Self::init(&["--lipsum", "--workers", &num_workers.to_string()])
+    }
+
     /// [`Self::tiny`] with `num_steps` updates and a checkpoint at every 20th:
     /// long enough to be interrupted for certain. Nothing is frozen yet.
     ///

@@ -44,6 +44,11 @@ fn a_hundred_kills_at_random_times_lose_nothing() -> Result<()> {
 }
 
 #[test]
+fn a_worker_or_its_recorder_that_is_killed_loses_nothing() -> Result<()> {
+    made(Kind::KillWithWorkers, 8).map(drop)
+}
+
+#[test]
 fn a_power_cut_loses_nothing_that_was_acknowledged() -> Result<()> {
     made(Kind::PowerCut, 16).map(drop)
 }

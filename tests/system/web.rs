@@ -91,6 +91,35 @@ fn get(address: &str, path: &str, host: Option<&str>) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
+/// A finding that a fault family explains names it, on the run's page and on that
+/// of the entry.
+#[test]
+fn the_cause_of_a_finding_is_shown() {
+    let folder = RunFolder::tiny();
+    folder.edit_contract(|contract| {
+        contract["faults"]["plan"] = serde_json::json!([
+            {"fault": "worker_loss", "phase": "before_forward", "seed": "1", "step": 3, "worker": null},
+        ]);
+    });
+    let _ = folder.freeze().expect_code(0);
+    let _ = folder.train().expect_code(128 + 9);
+    let _ = folder.train().expect_code(0);
+    let _ = folder.audit(&["--save"]).expect_code(0);
+    let findings = folder.report()["findings"].clone();
+    let stopped = findings.as_array().into_iter().flatten().find(|finding| finding["code"] == "GL230");
+    let stopped = stopped.expect("the attempt that was killed is noted");
+    assert_eq!(stopped["cause"], "worker_loss");
+
+    let server = serve(folder.path());
+    let (_, body) = get(&server.address, "/runs.json", None);
+    let runs: Value = serde_json::from_str(&body).expect("the list has a JSON twin");
+    let run = runs["runs"][0]["run"].as_str().expect("one run is served");
+    let (_, page) = get(&server.address, &format!("/runs/{run}"), None);
+    assert!(page.contains("cause: worker_loss"), "{page}");
+    let (_, page) = get(&server.address, &format!("/runs/{run}/entries/{}", stopped["entry"]), None);
+    assert!(page.contains("Cause: worker_loss"), "{page}");
+}
+
 #[test]
 fn a_reviewer_reads_a_run_in_a_browser() {
     let folder = RunFolder::trained();

@@ -47,6 +47,9 @@ use writer::{Signer, Writer};
 /// gain little, smaller ones cost a flush each).
 const GROUP_ENTRIES: usize = 128;
 
+/// Largest buffer that is kept for a later entry: several times a step's.
+const MAX_SPARE_BYTES: usize = 8 << 10;
+
 /// Entries and bytes of one transaction at most. A flood is committed in pieces,
 /// so that dirty pages stay in SQLite's cache instead of being written twice.
 const MAX_COMMIT_ENTRIES: usize = 2048;
@@ -109,6 +112,9 @@ struct State {
     pending: VecDeque<NewRow>,
     pending_bytes: usize,
     published: PublishedHead,
+    /// Buffers of entries that are committed, for those that follow: they are
+    /// filled on one thread and would else be freed on another.
+    spare: Vec<Vec<u8>>,
     /// Reads keys that are already stored; opened at the first need.
     stored_keys: Option<Connection>,
     /// Envelope with actor, ledger and run set; the rest is replaced each time.
@@ -296,6 +302,7 @@ impl State {
             pending: VecDeque::with_capacity(GROUP_ENTRIES),
             pending_bytes: 0,
             published: PublishedHead { size: opened.signed.size, root: opened.signed.root },
+            spare: Vec::new(),
             stored_keys: None,
             template: Header {
                 actor,
@@ -334,6 +341,16 @@ impl State {
         rows
     }
 
+    /// Keeps the buffers of rows that are committed.
+    fn reuse(&mut self, rows: Vec<NewRow>) {
+        let free = GROUP_ENTRIES.saturating_sub(self.spare.len());
+        let buffers = rows.into_iter().map(|row| row.entry).filter(|of| of.capacity() <= MAX_SPARE_BYTES);
+        self.spare.extend(buffers.take(free).map(|mut buffer| {
+            buffer.clear();
+            buffer
+        }));
+    }
+
     /// Notes that all entries below `size` are stored.
     fn committed(&mut self, size: u64, signed: &TreeHead) {
         self.published = PublishedHead { size: signed.size, root: signed.root };
@@ -368,7 +385,8 @@ impl State {
         header.step = record.step;
         header.worker = record.worker;
         let entry = Entry { body: record.body, header, index, time_us };
-        let mut bytes = Vec::with_capacity(self.last_entry_bytes + 64);
+        let room = self.last_entry_bytes + 64;
+        let mut bytes = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(room));
         let written = canonical::append_entry_json(&mut bytes, &entry);
         self.template = entry.header;
         written.map_err(|source| RecorderError::Canonical { kind: kind.name(), source })?;

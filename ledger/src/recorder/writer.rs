@@ -53,7 +53,7 @@ impl Writer {
         // A panic below must not leave callers waiting for ever.
         let guard = VanishGuard(Arc::clone(&shared));
         if let Err(error) = store.write_with(|appending| signer.run(appending)) {
-            signer.publish(Err(error.into()), true);
+            signer.publish(Err(error.into()), Work { rows: Vec::new(), with_head: false, closing: true });
         }
         if let Err(error) = store.close() {
             tracing::warn!(error = &error as &dyn std::error::Error, "closing a ledger failed");
@@ -73,7 +73,7 @@ impl Signer {
         loop {
             let work = self.next_work();
             let result = self.write(appending, &work);
-            if self.publish(result, work.closing) {
+            if self.publish(result, work) {
                 return;
             }
         }
@@ -129,12 +129,13 @@ impl Signer {
     }
 
     /// Tells callers what became of the work; true when the thread must end.
-    fn publish(&self, result: Result<(), WriteError>, closing: bool) -> bool {
+    fn publish(&self, result: Result<(), WriteError>, work: Work) -> bool {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let done = match result {
             Ok(()) => {
                 state.committed(self.frontier.size(), &self.signed);
-                closing && state.pending.is_empty()
+                state.reuse(work.rows);
+                work.closing && state.pending.is_empty()
             }
             Err(error) => {
                 // The next call says so; a recorder that is dropped without one logs it.

@@ -18,6 +18,9 @@ use crate::run_folder::RunFolder;
 /// Steps between two checkpoints.
 pub const SAVE_EVERY: usize = 4;
 
+/// Processes of the run of several workers: one records, and two can be lost.
+const NUM_WORKERS: u32 = 3;
+
 /// What a pass says, before its point's name.
 const MARK: &str = "failpoint ";
 
@@ -49,16 +52,17 @@ pub struct Variant {
     identity: Identity,
 }
 
-/// Both save modes.
+/// Both save modes, and a run of several workers.
 #[derive(Debug)]
 pub struct Baseline {
     /// Whether the trainer has crash points.
     pub is_instrumented: bool,
     variants: [Variant; 2],
+    with_workers: Variant,
 }
 
 impl Baseline {
-    /// Freezes and runs both.
+    /// Freezes and runs all.
     ///
     /// # Errors
     /// When an uninterrupted run is not accepted: nothing can be compared then.
@@ -66,13 +70,15 @@ impl Baseline {
         let identity = programs::run(TRAINER, Path::new("."), &["identity", "--json"]).json();
         let features = identity["code"]["features"].as_array().context("identity lists features")?;
         let is_instrumented = features.iter().any(|feature| feature == "failpoints");
-        let variants =
-            [Variant::new("synchronous", is_instrumented)?, Variant::new("asynchronous", is_instrumented)?];
+        let of_mode = |mode| Variant::new(RunFolder::tiny(), mode, is_instrumented);
+        let variants = [of_mode("synchronous")?, of_mode("asynchronous")?];
+        // Its points are those of one process.
+        let with_workers = Variant::new(RunFolder::by_workers(NUM_WORKERS), "synchronous", false)?;
         ensure!(
             variants[0].identity.model == variants[1].identity.model,
             "the save mode changed the model, which nothing here is about"
         );
-        Ok(Self { is_instrumented, variants })
+        Ok(Self { is_instrumented, variants, with_workers })
     }
 
     /// The run whose saves are beside training, or the one whose are not.
@@ -80,6 +86,12 @@ impl Baseline {
     pub const fn variant(&self, is_asynchronous: bool) -> &Variant {
         let [synchronous, asynchronous] = &self.variants;
         if is_asynchronous { asynchronous } else { synchronous }
+    }
+
+    /// A run of several workers, which saves synchronously.
+    #[must_use]
+    pub const fn with_workers(&self) -> &Variant {
+        &self.with_workers
     }
 
     /// Every crash point that one of them passes, in the order of names.
@@ -91,8 +103,7 @@ impl Baseline {
 }
 
 impl Variant {
-    fn new(mode: &str, is_instrumented: bool) -> Result<Self> {
-        let frozen = RunFolder::tiny();
+    fn new(frozen: RunFolder, mode: &str, is_instrumented: bool) -> Result<Self> {
         frozen.edit_contract(|contract| {
             contract["checkpoints"]["mode"] = mode.into();
             contract["checkpoints"]["every_steps"] = SAVE_EVERY.into();
@@ -102,6 +113,9 @@ impl Variant {
             contract["evaluation"]["streams"][0]["every_steps"] = 4.into();
             // They would end an attempt before the disk is full.
             contract["floors"]["free_disk_bytes"] = 0.into();
+            if let Some(collective) = contract["topology"].get_mut("collective") {
+                collective["replica_digest_every_steps"] = SAVE_EVERY.into();
+            }
         });
         let _ = frozen.freeze().expect_code(0);
 

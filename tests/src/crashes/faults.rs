@@ -47,7 +47,7 @@ const FAILING: [(&str, u64, Option<&str>); 8] = [
 const LEAP_S: u64 = 2 * 24 * 3600;
 
 /// What all that was there says of a process that is gone.
-fn all_of(folder: &Path) -> Result<Acknowledged> {
+pub(super) fn all_of(folder: &Path) -> Result<Acknowledged> {
     Ok(Acknowledged::observe(folder, true)?.with_entries(folder)?.of_all_entries())
 }
 
@@ -113,7 +113,7 @@ pub(super) fn kill_at_random(baseline: &Baseline, random: &mut Random) -> Result
 }
 
 /// Some part of the time that a run takes.
-fn part_of(variant: &Variant, random: &mut Random) -> Duration {
+pub(super) fn part_of(variant: &Variant, random: &mut Random) -> Duration {
     let thousandths = u32::try_from(random.below(1000)).unwrap_or(0);
     variant.duration * thousandths / 1000
 }
@@ -148,18 +148,20 @@ pub(super) fn failing_disk(baseline: &Baseline, number: u64, random: &mut Random
     let (calls, num_calls, file) = FAILING[usize::try_from(number % FAILING.len() as u64)?];
     let when = 1 + random.below(num_calls);
     let error = if random.below(3) == 0 { "ENOSPC" } else { "EIO" };
-    let run = variant.frozen.copy();
+    let disk = Disk::memory(ROOMY)?;
+    let run = disk.folder();
+    copy_folder(variant.frozen.path(), &run)?;
     let log = NamedTempFile::new()?;
     let log_path = log.path().to_string_lossy().into_owned();
     let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:error={error}:when={when}"));
     let mut behind =
         vec!["strace", "-f", "-y", "--seccomp-bpf", "-o", &log_path, "-e", &trace, "-e", &inject];
-    let path = file.map(|file| run.path().join(file).display().to_string());
+    let path = file.map(|file| run.join(file).display().to_string());
     behind.extend(path.iter().flat_map(|path| ["-P", path.as_str()]));
-    let ended = Process::start(run.path(), &behind, &[])?.finish()?;
+    let ended = Process::start(&run, &behind, &[])?.finish()?;
     // Nobody loses anything by a line that was not said.
     let mut failed = injected(&std::fs::read_to_string(log.path())?);
-    let folder = run.path().canonicalize()?;
+    let folder = run.canonicalize()?;
     failed.retain(|call| is_of_run(call, &folder));
     let of = file.map_or_else(String::new, |file| format!(" of {file}"));
     let what =
@@ -178,7 +180,7 @@ pub(super) fn failing_disk(baseline: &Baseline, number: u64, random: &mut Random
     };
     ensure!(is_fine, "{}: {failed:?} ended it with {}: {}", outcome.what, ended.code, ended.said);
     ensure!(!ended.said.contains("panicked"), "{} made it panic: {}", outcome.what, ended.said);
-    conclude(run.path(), variant, &all_of(run.path())?, outcome)
+    conclude(&run, variant, &all_of(&run)?, outcome)
 }
 
 /// Starts a trainer and stops it: at a pass of a point, or at a random time.

@@ -18,6 +18,7 @@ pub mod process;
 pub mod record;
 pub mod table;
 pub mod trial;
+mod workers;
 
 pub use baseline::Baseline;
 pub use trial::{Kind, Outcome, Trial};

@@ -8,7 +8,7 @@ use super::baseline::{Baseline, Variant};
 use super::disk::Disk;
 use super::process::Process;
 use super::record::{self, Acknowledged};
-use super::{faults, power};
+use super::{faults, power, workers};
 use crate::dump;
 use crate::random::Random;
 use crate::run_folder::RunFolder;
@@ -20,6 +20,8 @@ pub enum Kind {
     KillAtPoint,
     /// SIGKILL at a random time.
     KillAtRandom,
+    /// SIGKILL at a random time of the process that records or of a worker of it.
+    KillWithWorkers,
     /// The power of its disks is cut, at a crash point or at a random time.
     PowerCut,
     /// A control: the same, and the database never flushes.
@@ -41,9 +43,10 @@ pub enum Kind {
 }
 
 /// Every kind, in the order of the table, with its share of a hundred trials.
-const SHARES: [(Kind, u64); 11] = [
+const SHARES: [(Kind, u64); 12] = [
     (Kind::KillAtPoint, 30),
-    (Kind::KillAtRandom, 20),
+    (Kind::KillAtRandom, 16),
+    (Kind::KillWithWorkers, 4),
     (Kind::PowerCut, 20),
     (Kind::PowerCutUnflushedDatabase, 2),
     (Kind::PowerCutUnflushedFolder, 2),
@@ -72,6 +75,7 @@ impl Kind {
         match self {
             Self::KillAtPoint => "kill-at-point",
             Self::KillAtRandom => "kill-at-random",
+            Self::KillWithWorkers => "kill-with-workers",
             Self::PowerCut => "power-cut",
             Self::PowerCutUnflushedDatabase => "control-synchronous-off",
             Self::PowerCutUnflushedFolder => "control-no-folder-flush",
@@ -196,6 +200,7 @@ impl Trial {
         match self.kind {
             Kind::KillAtPoint => faults::kill_at_point(baseline, self.number, random),
             Kind::KillAtRandom => faults::kill_at_random(baseline, random),
+            Kind::KillWithWorkers => workers::kill(baseline, random),
             Kind::PowerCut => power::cut(baseline, random),
             Kind::PowerCutUnflushedDatabase => power::cut_unflushed_database(baseline, random),
             Kind::PowerCutUnflushedFolder => power::cut_unflushed_folder(baseline, random),

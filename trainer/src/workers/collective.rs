@@ -166,8 +166,11 @@ impl Collective {
                 timeout_ms: self.config.timeout_ms,
                 worker,
             };
-            self.send(index, step, Kind::Setup, &json(&setup)?, until)?;
-            self.send(index, step, Kind::Examples, &table, until)?;
+            if !self.send(index, (step, Kind::Setup), &json(&setup)?, until, interrupt)?
+                || !self.send(index, (step, Kind::Examples), &table, until, interrupt)?
+            {
+                return Ok(false);
+            }
         }
         self.give_state(engine, until, interrupt)
     }
@@ -193,8 +196,11 @@ impl Collective {
             let position = engine.position(index_of(index));
             let compute = message::Compute::of(engine.compute_dtype());
             let state = State { compute, position, shuffle: engine.shuffle_state() };
-            self.send(index, step, Kind::State, &json(&state)?, until)?;
-            self.send(index, step, Kind::Replica, &replica, until)?;
+            if !self.send(index, (step, Kind::State), &json(&state)?, until, interrupt)?
+                || !self.send(index, (step, Kind::Replica), &replica, until, interrupt)?
+            {
+                return Ok(false);
+            }
         }
         let own = Digest::blake3(*blake3::hash(&replica).as_bytes());
         Ok(self.replicas(own, step, until, interrupt)?.is_some())
@@ -274,7 +280,9 @@ impl Collective {
                 microbatches: range.clone(),
                 position: engine.position(worker),
             };
-            self.send(index, step, Kind::Update, &json(&command)?, until)?;
+            if !self.send(index, (step, Kind::Update), &json(&command)?, until, interrupt)? {
+                return Ok(None);
+            }
         }
         let own_range = ranges.first().cloned().unwrap_or(0..0);
         let Some(own) = engine.execute_share(0, own_range, interrupt)? else { return Ok(None) };
@@ -300,8 +308,9 @@ impl Collective {
         }
         let total = engine.total();
         let until = (self.clock.deadline_ms(self.config.timeout_ms), self.config.timeout_ms);
+        // The shares are taken: the update is made, or the attempt fails.
         for index in 0..self.peers.len() {
-            self.send(index, step, Kind::Total, &total, until)?;
+            self.send(index, (step, Kind::Total), &total, until, &never)?;
         }
         let outcome = engine.step(&never)?;
         let Some(outcome) = outcome else { return Ok(None) };
@@ -473,17 +482,18 @@ impl Collective {
         }
     }
 
+    /// Sends a frame to a peer; `false` when a signal came first.
     fn send(
         &mut self,
         index: usize,
-        step: u64,
-        kind: Kind,
+        (step, kind): (u64, Kind),
         payload: &[u8],
         until: (u64, u32),
-    ) -> Result<(), RunError> {
+        interrupt: &AtomicBool,
+    ) -> Result<bool, RunError> {
         let reading = self.clock.reading();
-        let Some(peer) = self.peers.get_mut(index) else { return Ok(()) };
-        let sent = peer.send(kind, step, payload, &reading, until);
+        let Some(peer) = self.peers.get_mut(index) else { return Ok(true) };
+        let sent = peer.send(kind, step, payload, &reading, until, interrupt);
         // What it said before it left tells more than that it left.
         if let Err(WorkerError::Lost { worker, .. }) = &sent {
             let said = self.inbox.try_iter().filter(|arrival| arrival.worker == *worker);

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -157,7 +157,8 @@ impl Peer {
         self.peak_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sends a frame, as long as the clock is before `until_ms`.
+    /// Sends a frame, as long as the clock is before `until_ms`; `false` when
+    /// `interrupt` was set before all of it was taken.
     pub(super) fn send(
         &mut self,
         kind: Kind,
@@ -165,7 +166,8 @@ impl Peer {
         payload: &[u8],
         clock: &Reading,
         (until_ms, timeout_ms): (u64, u32),
-    ) -> Result<(), WorkerError> {
+        interrupt: &AtomicBool,
+    ) -> Result<bool, WorkerError> {
         let worker = self.worker;
         let header = frames::header(kind, step, payload);
         for mut rest in [header.as_slice(), payload] {
@@ -180,6 +182,9 @@ impl Peer {
                     Err(error)
                         if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
                     {
+                        if interrupt.load(Ordering::Relaxed) {
+                            return Ok(false);
+                        }
                         if clock.now_ms() > until_ms {
                             return Err(WorkerError::Late {
                                 worker,
@@ -193,7 +198,7 @@ impl Peer {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// That it is gone, with how its process ended where that is known.
@@ -246,5 +251,55 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         self.reap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::super::clock::Clock;
+    use super::*;
+
+    /// More than the buffers of a socket hold.
+    const MUCH: usize = 8 << 20;
+
+    /// A worker that never reads what it is sent.
+    fn deaf(folder: &Path, clock: &Clock) -> Peer {
+        let program = folder.join("deaf");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 60\n").expect("a script");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("it is a program");
+        let (inbox, _) = std::sync::mpsc::channel();
+        Peer::start(&program, 1, 0, &clock.reading(), &inbox).expect("it starts")
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait_for_a_worker_that_takes_nothing() {
+        let clock = Clock::start().expect("a clock");
+        let interrupt = AtomicBool::new(false);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut peer = deaf(folder.path(), &clock);
+        let until = (clock.deadline_ms(60_000), 60_000);
+        let started = Instant::now();
+        let sent = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(200));
+                interrupt.store(true, Ordering::Relaxed);
+            });
+            peer.send(Kind::Replica, 0, &vec![0; MUCH], &clock.reading(), until, &interrupt)
+        });
+        assert!(!sent.expect("no error"), "it took everything");
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn without_a_signal_it_is_late() {
+        let clock = Clock::start().expect("a clock");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut peer = deaf(folder.path(), &clock);
+        let until = (clock.deadline_ms(200), 200);
+        let never = AtomicBool::new(false);
+        let sent = peer.send(Kind::Replica, 0, &vec![0; MUCH], &clock.reading(), until, &never);
+        assert!(matches!(sent, Err(WorkerError::Late { worker: 1, timeout_ms: 200, .. })), "{sent:?}");
     }
 }

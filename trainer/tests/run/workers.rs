@@ -328,6 +328,34 @@ fn a_signal_ends_an_attempt_and_its_workers_and_means_nothing_to_a_worker() -> R
     Ok(())
 }
 
+/// A worker that stands still before it holds the state keeps nobody from leaving.
+#[test]
+fn a_signal_ends_an_attempt_whose_worker_never_came_to_the_start() -> Result<()> {
+    let folder = far_by(2, |_| ())?;
+    let mut training = folder.start()?;
+    let started = Instant::now();
+    let workers = loop {
+        let workers = children(training.id())?;
+        if !workers.is_empty() {
+            break workers;
+        }
+        ensure!(started.elapsed() < MAX_OUTLIVED, "no worker was started");
+    };
+    workers.iter().try_for_each(|id| signal(*id, Signal::STOP))?;
+    std::thread::sleep(Duration::from_millis(300));
+    let asked = Instant::now();
+    training.send(Signal::TERM)?;
+    training.finish()?.expect(143);
+    // The time that a start may take is a minute.
+    assert!(asked.elapsed() < MAX_OUTLIVED, "{:?}", asked.elapsed());
+    wait_for_the_end_of(&workers)?;
+    assert!(folder.bodies("step")?.is_empty(), "it had started");
+    let ends = folder.bodies("attempt.end")?;
+    assert_eq!(ends.iter().map(|body| &body["det"]["outcome"]).collect::<Vec<_>>(), ["interrupted"]);
+    folder.train()?.expect(0);
+    Ok(())
+}
+
 /// Time in which everything stands still is nobody's fault.
 #[test]
 fn a_run_that_was_stopped_and_goes_on_calls_nobody_late() -> Result<()> {

@@ -17,6 +17,7 @@ mod run_frame;
 mod segment;
 mod step_bytes;
 mod step_sequence;
+mod stopped_attempts;
 mod stopping;
 mod worker_shares;
 
@@ -41,4 +42,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &replica_digests::ReplicaDigests,
     &recovery_costs::RecoveryCosts,
     &recovery_point::RecoveryPoint,
+    &stopped_attempts::StoppedAttempts,
 ];

@@ -1,7 +1,7 @@
 //! Runs that faults struck: planned, observed, recovered from and charged; and
 //! false ones among them.
 
-use schemas::body::{Kind, ObservedFault, Outcome};
+use schemas::body::{Body, CheckpointFailedObs, Halves, Kind, ObservedFault, Outcome};
 use schemas::contract::{
     Architecture, Contract, DropoutDraws, FaultKind, FaultPhase, PlannedFault, Recovery,
 };
@@ -51,6 +51,61 @@ pub(super) fn struck() -> RunBuilder {
         })
         .workers(2)
         .struck_by(lost_worker())
+}
+
+/// A run of two workers in which one is called late at once.
+fn late_at_once() -> Fixture {
+    let planned = planned(FaultKind::CollectiveTimeout, FaultPhase::BeforeForward, Some(1));
+    let strike = Strike { planned, seen: ObservedFault::WorkerTimeout, is_withheld: false };
+    RunBuilder::new().workers(2).struck_by(strike).build()
+}
+
+/// What `GL230` says of the attempt that stopped, with the family that it names.
+fn stopped(fixture: &Fixture) -> (String, Option<FaultKind>) {
+    let findings = fixture.check(rule("GL230")).2;
+    let [finding] = findings.as_slice() else { panic!("{findings:#?}") };
+    (format!("{}; {}", finding.message, finding.actual), finding.cause)
+}
+
+#[test]
+fn stages_and_times_tell_why_an_attempt_stopped() {
+    let vanished = RunBuilder::new().crash_after_step(6).build();
+    let (text, cause) = stopped(&vanished);
+    assert!(text.contains("without a terminal entry") && text.contains("behind step 6"), "{text}");
+    assert_eq!(cause, Some(FaultKind::WorkerLoss));
+
+    let inside = changed(RunBuilder::new().crash_after_step(6), |f| {
+        f.drop_where(|e| e.body.kind() == Kind::CheckpointValidated && e.header.step == Some(4));
+    });
+    let (text, cause) = stopped(&inside);
+    assert!(text.contains("durably_committed"), "{text}");
+    assert_eq!(cause, Some(FaultKind::CheckpointWriteInterruption));
+
+    // Who failed for whatever reason names no family; who waited as long as the
+    // contract lets a worker take was late.
+    assert_eq!(stopped(&struck().build()).1, None);
+    let mut late = late_at_once();
+    let seen = late.entries.iter().position(|e| e.body.kind() == Kind::FaultObserved).expect("it was seen");
+    for entry in &mut late.entries[seen..] {
+        entry.time_us += 10_000_000;
+    }
+    let (text, cause) = stopped(&late);
+    assert!(text.contains("of 2 workers failed"), "{text}");
+    assert_eq!(cause, Some(FaultKind::CollectiveTimeout));
+}
+
+#[test]
+fn a_committed_checkpoint_that_its_own_attempt_gives_up_did_not_read_back() {
+    let fixture = changed(RunBuilder::new(), |f| {
+        let at = f.entries.iter().position(|e| e.body.kind() == Kind::CheckpointValidated).expect("one");
+        let Body::CheckpointValidated(halves) = &f.entries[at].body else { panic!("just found") };
+        let obs = CheckpointFailedObs {
+            checkpoint: halves.obs.checkpoint.clone(),
+            reason: "other bytes".to_owned(),
+        };
+        f.entries[at].body = Body::CheckpointFailed(Box::new(Halves { det: halves.det.clone(), obs }));
+    });
+    assert_eq!(stopped(&fixture).1, Some(FaultKind::SingleShardCorruption));
 }
 
 pub(super) fn rolled_back() -> RunBuilder {
@@ -163,6 +218,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL217", "a policy that would have rolled back", || {
         changed(RunBuilder::new().struck_by(rewound()), |f| rolls_back(&mut f.frozen.contract))
     }),
+    note("GL230", "an attempt that stopped without a terminal entry", || {
+        RunBuilder::new().crash_after_step(6).build()
+    }),
+    note("GL230", "an attempt of several workers that failed", || struck().build()),
+    warning("GL230", "a worker that is called late before its time", late_at_once),
     error("GL710", "a cause that cannot look like this", || {
         changed(struck(), |f| {
             body!(f, FaultObserved, 0, |h| h.det.cause = Some(FaultKind::DataCursorSkip));

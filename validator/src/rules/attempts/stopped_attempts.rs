@@ -1,0 +1,215 @@
+//! What the record itself shows of an attempt that stopped, whoever said what
+//! about it.
+//!
+//! It reads stages, times and what follows, and not what a later attempt made of
+//! them. It changes no verdict: runs are killed, and recovering is allowed.
+
+use std::collections::BTreeMap;
+
+use schemas::body::{Body, ObservedFault, Outcome as End};
+use schemas::contract::{Collective, FaultKind, SaveMode};
+use schemas::entry::Entry;
+use schemas::ids::{AttemptId, CheckpointId};
+use schemas::report::Route;
+
+use crate::evidence::Evidence;
+use crate::frozen::Frozen;
+use crate::rule::{At, Check, Outcome, Sink};
+use crate::rules::common::declare_rule;
+
+declare_rule!(
+    /// `GL230`.
+    StoppedAttempts,
+    {
+        code: "GL230",
+        name: "stopped-attempts",
+        what: "Notes every attempt without a terminal entry, every committed checkpoint whose bytes the attempt that wrote them did not \
+               accept, and every attempt of several workers that failed, with the fault family where stages and times tell it: a save \
+               that was not at its end, a process that is gone, an answer that was late. Warns of an attempt that is said to have \
+               waited for a worker and ended sooner than the contract's timeout.",
+        why: "That a process stopped can be read off the entries, without a word of the trainer about the cause. A run that was struck \
+              often, or always at one place, tells of its machine.",
+        remedy: "Compare with what the run observed itself (GL710). Repeated stops at one stage are a defect of machine or storage.",
+        reference: "docs/FORMAT.md, \"Injected faults\" and \"Exchange\"",
+        gate: Route::RejectResumeDrift,
+    }
+);
+
+/// Microseconds by which the times of two entries may be off what happened
+/// between them: the tick of the trainer's clock, and a busy machine.
+const SLACK_US: u64 = 250_000;
+
+/// Where a save stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Requested,
+    Staged,
+    Committed,
+}
+
+impl Stage {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Requested => "requested",
+            Self::Staged => "staged",
+            Self::Committed => "durably_committed",
+        }
+    }
+}
+
+/// The attempt that is running.
+struct Running {
+    attempt: AttemptId,
+    /// The worker that it is said to have waited for, with the entry.
+    late: Option<u64>,
+    num_workers: u32,
+    /// When it last came further.
+    progress_us: u64,
+    saving: BTreeMap<CheckpointId, Stage>,
+    start: u64,
+    step: u64,
+    /// Longest time that an update took.
+    update_us: u64,
+}
+
+struct Stops<'a> {
+    collective: Option<&'a Collective>,
+    is_asynchronous: bool,
+    num_attempts: u64,
+    running: Option<Running>,
+}
+
+fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
+    let contract = &frozen.contract;
+    Box::new(Stops {
+        collective: contract.topology.collective.as_ref(),
+        is_asynchronous: contract.checkpoints.mode == SaveMode::Asynchronous,
+        num_attempts: 0,
+        running: None,
+    })
+}
+
+impl Stops<'_> {
+    /// The attempt that was running left no terminal entry.
+    fn vanished(&mut self, by: &str, sink: &mut Sink) {
+        let Some(running) = self.running.take() else { return };
+        let open = running.saving.values().next();
+        let cause = match open {
+            // Beside an asynchronous save anything may have ended the process.
+            Some(_) if self.is_asynchronous => None,
+            Some(_) => Some(FaultKind::CheckpointWriteInterruption),
+            None => Some(FaultKind::WorkerLoss),
+        };
+        let left = open.map_or_else(String::new, |stage| format!(", with a checkpoint {}", stage.name()));
+        let message = format!("attempt {} stopped without a terminal entry", running.attempt);
+        let actual = format!("{by}, behind step {}{left}", running.step);
+        sink.note(At::entry(running.start, "").cause(cause), message, "attempt.end", actual);
+    }
+
+    fn save(&mut self, checkpoint: &CheckpointId, stage: Stage, entry: &Entry) {
+        if let Some(running) = &mut self.running
+            && entry.header.attempt == Some(running.attempt)
+        {
+            running.saving.insert(checkpoint.clone(), stage);
+            running.progress_us = entry.time_us;
+        }
+    }
+
+    /// A save that its own attempt gave up.
+    fn failed(&mut self, checkpoint: &CheckpointId, entry: &Entry, sink: &mut Sink) {
+        let Some(running) = &mut self.running else { return };
+        if entry.header.attempt != Some(running.attempt) {
+            return;
+        }
+        if running.saving.remove(checkpoint) == Some(Stage::Committed) {
+            let message = format!("{checkpoint} was committed and did not read back as what was written");
+            let at = At::entry(entry.index, "").cause(FaultKind::SingleShardCorruption);
+            sink.note(at, message, "checkpoint.validated", "checkpoint.failed");
+        }
+    }
+
+    fn ended(&mut self, entry: &Entry, outcome: End, sink: &mut Sink) {
+        let Some(running) = self.running.take() else { return };
+        let Some(collective) = self.collective.filter(|_| running.num_workers > 1) else { return };
+        if outcome != End::Failed {
+            return;
+        }
+        let waited_us = entry.time_us.saturating_sub(running.progress_us);
+        let timeout_us = u64::from(collective.timeout_ms) * 1000;
+        // The wait may have begun inside of the last update on record.
+        let earlier_us = running.update_us + u64::from(collective.heartbeat_ms) * 1000 + SLACK_US;
+        let is_late = waited_us.saturating_add(earlier_us) >= timeout_us;
+        let waited = format!("{} ms behind step {}", waited_us / 1000, running.step);
+        if let Some(index) = running.late.filter(|_| !is_late) {
+            let message = "a worker is said to have been late, sooner than the contract's timeout";
+            let expected = format!("{} ms without progress", collective.timeout_ms);
+            sink.warning(At::entry(index, "/time_us"), message, expected, waited);
+            return;
+        }
+        let cause = running.late.map(|_| FaultKind::CollectiveTimeout);
+        let message = format!("attempt {} of {} workers failed", running.attempt, running.num_workers);
+        sink.note(At::entry(entry.index, "").cause(cause), message, "a further update", waited);
+    }
+}
+
+impl Check for Stops<'_> {
+    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
+        match &entry.body {
+            Body::AttemptStart(halves) => {
+                self.vanished("attempt.start of another one follows", sink);
+                self.num_attempts += 1;
+                self.running = Some(Running {
+                    attempt: halves.det.attempt,
+                    late: None,
+                    num_workers: halves.obs.plan.num_workers,
+                    progress_us: entry.time_us,
+                    saving: BTreeMap::new(),
+                    start: entry.index,
+                    step: halves.det.from_step,
+                    update_us: 0,
+                });
+            }
+            Body::Step(halves) => {
+                if let Some(running) = &mut self.running {
+                    running.progress_us = entry.time_us;
+                    running.step = entry.header.step.unwrap_or(running.step);
+                    running.update_us = running.update_us.max(halves.obs.duration_us);
+                }
+            }
+            Body::Eval(_) | Body::CandidateAdmitted(_) | Body::FaultRecovered(_) => {
+                if let Some(running) = &mut self.running {
+                    running.progress_us = entry.time_us;
+                }
+            }
+            Body::FaultObserved(halves) if halves.det.fault == ObservedFault::WorkerTimeout => {
+                if let Some(running) = &mut self.running
+                    && halves.det.attempt == running.attempt
+                {
+                    running.late = Some(entry.index);
+                }
+            }
+            Body::CheckpointRequested(halves) => self.save(&halves.obs.checkpoint, Stage::Requested, entry),
+            Body::CheckpointStaged(halves) => self.save(&halves.obs.checkpoint, Stage::Staged, entry),
+            Body::CheckpointDurablyCommitted(halves) => {
+                self.save(&halves.obs.checkpoint, Stage::Committed, entry);
+            }
+            Body::CheckpointValidated(halves) => {
+                if let Some(running) = &mut self.running {
+                    running.saving.remove(&halves.obs.checkpoint);
+                }
+            }
+            Body::CheckpointFailed(halves) => self.failed(&halves.obs.checkpoint, entry, sink),
+            Body::AttemptEnd(halves) => self.ended(entry, halves.det.outcome, sink),
+            Body::RunEnd(_) => self.vanished("run.end follows", sink),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+        match self.num_attempts {
+            0 => Outcome::NotApplicable("there is no attempt".to_owned()),
+            // One that is running still has not stopped, as far as the record tells.
+            num_attempts => Outcome::Checked(num_attempts),
+        }
+    }
+}
