@@ -137,7 +137,7 @@ pub(crate) struct InitArguments {
     /// Freeze the score of an interpolated byte 3-gram model as the quality target.
     #[arg(long)]
     pub(crate) baseline: bool,
-    /// Folder of the role keys [default: $LEDGER_KEYS, else `keys` in the new folder].
+    /// Folder of the role keys [default: $LEDGER_KEYS, else `keys` in the new folder, or beside the campaign].
     #[arg(long, value_name = "DIR")]
     pub(crate) keys: Option<PathBuf>,
     /// Where the contract's plan runs; the trainer must have been built with it.

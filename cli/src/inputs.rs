@@ -73,7 +73,9 @@ impl Inputs {
         let wants_baseline = arguments.baseline || arguments.preset.has_baseline();
         let baseline = if wants_baseline { Some(baseline_stream(&contract)?) } else { None };
         check_late_edits(arguments, &contract, wants_baseline)?;
-        let keys = key_folder::locate(arguments.keys.as_deref(), output);
+        // A run of a campaign is owned by who owns the campaign.
+        let beside = arguments.campaign.as_deref().map_or(output, key_folder::folder_of);
+        let keys = key_folder::locate(arguments.keys.as_deref(), beside);
         key_folder::check(&keys)?;
         let private = tempfile::tempdir()?;
         let build = build_request(arguments, output, &contract, &private.path().join(HELD_OUT))?;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::list::purpose_name;
 use crate::campaign_arguments::CampaignAddArguments;
-use crate::failure::{FINDINGS, Failure};
+use crate::failure::Failure;
 use crate::key_folder;
 use crate::output::{print, print_json, say, say_done};
 
@@ -27,13 +27,12 @@ pub(crate) fn run(arguments: &CampaignAddArguments) -> Result<u8, Failure> {
         Ok(bound) => bound,
         Err(error) => {
             let (hint, is_refusal) = (error.hint(), error.is_refusal());
-            let failure = Failure::from(error).with_hint(hint);
-            if !is_refusal {
-                return Err(failure);
-            }
-            failure.report();
-            say(format!("{} is not bound to {}", arguments.run.display(), campaign.display()));
-            return Ok(FINDINGS);
+            let failure = Failure::from(error);
+            return Err(if is_refusal {
+                failure.into_findings(&arguments.run, hint)
+            } else {
+                failure.with_hint(hint)
+            });
         }
     };
     let det = &bound.det;
