@@ -1,0 +1,270 @@
+//! What a campaign needs to know of one run, taken from the run's own entries.
+//!
+//! Nothing is taken from the campaign's record and no total that a run recorded
+//! of itself is used: costs are added up from the entries of every attempt, also
+//! of those that failed. Memory does not grow with the steps.
+
+use std::collections::BTreeMap;
+
+use schemas::body::{Body, Credit, Outcome, StepDet, StepObs};
+use schemas::campaign::report::CampaignCosts;
+use schemas::contract::{Contract, Direction};
+use schemas::digest::Digest;
+use schemas::entry::Entry;
+use schemas::ids::{AttemptId, RunId};
+use schemas::policy_card::PolicyCard;
+use serde_json::Value;
+
+use crate::derive::metrics;
+
+/// What a run is compared by: the campaign's metric.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Quality {
+    pub(crate) stream: String,
+    pub(crate) direction: Direction,
+    pub(crate) threshold: f64,
+}
+
+/// When a run first reached the threshold, and what it had cost until then with
+/// every attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Reach {
+    pub(crate) step: u64,
+    pub(crate) value: f64,
+    pub(crate) costs: CampaignCosts,
+}
+
+/// An opening of the sealed set in a qualification ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// Ledger and entry, for a person.
+    pub(crate) place: String,
+    pub(crate) sealed: Digest,
+    pub(crate) time_us: u64,
+}
+
+/// What the entries of one run say.
+#[derive(Debug, Clone)]
+pub(crate) struct RunFacts {
+    pub(crate) card: Result<PolicyCard, String>,
+    pub(crate) contract: Contract,
+    /// The same as JSON, for pointers.
+    pub(crate) value: Value,
+    pub(crate) digest: Digest,
+    pub(crate) run: RunId,
+    pub(crate) num_entries: u64,
+    /// Roots of the stored entries at the sizes that the campaign recorded.
+    pub(crate) roots: BTreeMap<u64, [u8; 32]>,
+    /// Index and time of the first entry that is not the freeze.
+    pub(crate) first_effect: Option<(u64, u64)>,
+    /// Outcome of `run.end`.
+    pub(crate) ended: Option<Outcome>,
+    /// Time of the last `candidate.selected`.
+    pub(crate) selected_us: Option<u64>,
+    pub(crate) selected_step: Option<u64>,
+    pub(crate) reach: Option<Reach>,
+    /// Newest value of the metric: step, value.
+    pub(crate) last_value: Option<(u64, f64)>,
+    /// Value of the metric at the selected candidate's step.
+    pub(crate) selected_value: Option<f64>,
+    /// BLAKE3 over step and loss of every step when it was first executed; equal
+    /// where two runs had the same losses. Null without a step.
+    pub(crate) loss_trace: Option<Digest>,
+    pub(crate) num_steps_logical: u64,
+    pub(crate) costs: CampaignCosts,
+    /// Streams and splits that the run was evaluated on, as recorded.
+    pub(crate) has_qualification_eval: bool,
+    pub(crate) openings: Vec<Opening>,
+}
+
+/// Follows the entries of one run.
+pub(crate) struct Collector {
+    quality: Quality,
+    costs: CampaignCosts,
+    running: BTreeMap<AttemptId, (u64, u64)>,
+    has_energy: bool,
+    first_effect: Option<(u64, u64)>,
+    ended: Option<Outcome>,
+    selected: Option<(u64, u64)>,
+    reach: Option<Reach>,
+    last_value: Option<(u64, f64)>,
+    values: BTreeMap<u64, f64>,
+    trace: blake3::Hasher,
+    highest_step: u64,
+    step: u64,
+    has_qualification_eval: bool,
+}
+
+impl Collector {
+    pub(crate) fn new(quality: Quality) -> Self {
+        Self {
+            quality,
+            costs: CampaignCosts { energy_j: Some(0), runs: 1, ..CampaignCosts::default() },
+            running: BTreeMap::new(),
+            has_energy: true,
+            first_effect: None,
+            ended: None,
+            selected: None,
+            reach: None,
+            last_value: None,
+            values: BTreeMap::new(),
+            trace: blake3::Hasher::new(),
+            highest_step: 0,
+            step: 0,
+            has_qualification_eval: false,
+        }
+    }
+
+    /// Takes the next recorded entry.
+    pub(crate) fn entry(&mut self, entry: &Entry) {
+        if !matches!(entry.body, Body::ContractFrozen(_)) && self.first_effect.is_none() {
+            self.first_effect = Some((entry.index, entry.time_us));
+        }
+        self.clock(entry);
+        match &entry.body {
+            Body::AttemptStart(halves) => self.begin(halves.det.from_step),
+            Body::AttemptEnd(halves) => {
+                self.costs.cpu_us += halves.obs.cost.cpu_us;
+                match halves.obs.cost.energy_j {
+                    Some(joules) => self.costs.energy_j = self.costs.energy_j.map(|sum| sum + joules),
+                    None => self.has_energy = false,
+                }
+            }
+            Body::Step(halves) => self.step(entry.header.step.unwrap_or(0), &halves.det, &halves.obs),
+            Body::Eval(halves) => {
+                self.costs.evaluations += 1;
+                self.costs.device_us += halves.obs.duration_us;
+                self.has_qualification_eval |= halves.det.split == schemas::data::Split::Qualification;
+                if halves.det.stream == self.quality.stream {
+                    self.value(entry.header.step.unwrap_or(0), halves.det.value.0);
+                }
+            }
+            Body::CheckpointDurablyCommitted(halves) => self.costs.checkpoint_bytes += halves.obs.num_bytes,
+            Body::CheckpointRequested(halves) => self.keep_value(halves.det.step),
+            Body::CandidateSelected(halves) => self.selected = Some((halves.det.step, entry.time_us)),
+            Body::Intervention(halves) => {
+                self.costs.operator_minutes += u64::from(halves.obs.operator_minutes.unwrap_or(0));
+            }
+            Body::RunEnd(halves) => self.ended = Some(halves.det.outcome),
+            _ => {}
+        }
+    }
+
+    /// Only a saved step can be selected, so values of others are not kept.
+    fn keep_value(&mut self, saved: u64) {
+        if let Some((step, value)) = self.last_value.filter(|(step, _)| *step == saved) {
+            self.values.insert(step, value);
+        }
+    }
+
+    /// Wall time of an attempt: from its start to its last entry.
+    fn clock(&mut self, entry: &Entry) {
+        let Some(attempt) = entry.header.attempt else { return };
+        let (_, last) = *self.running.entry(attempt).or_insert((entry.time_us, entry.time_us));
+        let latest = last.max(entry.time_us);
+        self.costs.wall_us += latest - last;
+        if let Some(span) = self.running.get_mut(&attempt) {
+            span.1 = latest;
+        }
+    }
+
+    fn begin(&mut self, from_step: u64) {
+        self.costs.attempts += 1;
+        self.step = from_step;
+        // What lies above the state that it resumes from is made again.
+        if self.reach.as_ref().is_some_and(|reach| reach.step > from_step) {
+            self.reach = None;
+        }
+        self.values.retain(|step, _| *step <= from_step);
+    }
+
+    fn step(&mut self, step: u64, det: &StepDet, obs: &StepObs) {
+        self.step = step;
+        self.costs.steps_executed += 1;
+        self.costs.bytes_sent += obs.bytes_sent;
+        self.costs.recording_us += obs.recording_us;
+        self.costs.device_us += if obs.shares.is_empty() {
+            obs.duration_us
+        } else {
+            obs.shares.iter().map(|share| share.duration_us).sum()
+        };
+        let drawn = det.draws.iter().flat_map(|draw| &draw.ranges);
+        self.costs.examples += drawn.map(|range| range.num_examples).sum::<u64>();
+        let signal = match &det.credit {
+            Credit::Backpropagation { loss, num_tokens, .. } => {
+                self.costs.tokens += num_tokens;
+                loss.0
+            }
+            Credit::Evolution { fitness, evaluations, .. } => {
+                self.costs.evaluations += evaluations;
+                fitness.0
+            }
+        };
+        if step > self.highest_step {
+            self.highest_step = step;
+            self.trace.update(&step.to_le_bytes());
+            self.trace.update(&signal.to_bits().to_le_bytes());
+        }
+    }
+
+    fn value(&mut self, step: u64, value: f64) {
+        self.last_value = Some((step, value));
+        let reaches = metrics::reaches(self.quality.direction, value, self.quality.threshold);
+        if reaches && self.reach.is_none() {
+            self.reach = Some(Reach { step, value, costs: self.costs.clone() });
+        }
+    }
+
+    /// The facts, with what was frozen.
+    pub(crate) fn finish(
+        mut self,
+        frozen: FrozenFacts,
+        num_entries: u64,
+        roots: BTreeMap<u64, [u8; 32]>,
+        openings: Vec<Opening>,
+    ) -> RunFacts {
+        if !self.has_energy {
+            self.costs.energy_j = None;
+            if let Some(reach) = &mut self.reach {
+                reach.costs.energy_j = None;
+            }
+        }
+        // Energy is told when an attempt ends, so not for a part of one.
+        if let Some(reach) = &mut self.reach {
+            reach.costs.energy_j = None;
+            reach.costs.cpu_us = 0;
+        }
+        let selected_step = self.selected.map(|(step, _)| step);
+        RunFacts {
+            card: frozen.card,
+            contract: frozen.contract,
+            value: frozen.value,
+            digest: frozen.digest,
+            run: frozen.run,
+            num_entries,
+            roots,
+            first_effect: self.first_effect,
+            ended: self.ended,
+            selected_us: self.selected.map(|(_, time_us)| time_us),
+            selected_step,
+            selected_value: selected_step.and_then(|step| self.values.get(&step).copied()),
+            reach: self.reach,
+            last_value: self.last_value,
+            loss_trace: (self.highest_step > 0)
+                .then(|| Digest::blake3(*self.trace.finalize().as_bytes())),
+            num_steps_logical: self.step,
+            costs: self.costs,
+            has_qualification_eval: self.has_qualification_eval,
+            openings,
+        }
+    }
+}
+
+/// What a run froze.
+pub(crate) struct FrozenFacts {
+    pub(crate) card: Result<PolicyCard, String>,
+    pub(crate) contract: Contract,
+    pub(crate) value: Value,
+    pub(crate) digest: Digest,
+    pub(crate) run: RunId,
+}
