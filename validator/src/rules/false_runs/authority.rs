@@ -1,7 +1,9 @@
 //! False runs for `GL7xx`.
 
 use schemas::body::{AmendmentDet, AnomalyDet, AnomalyObs, Body, FaultInjectedDet, Halves, Kind, Nothing};
-use schemas::contract::{Contract, FaultKind, FaultPhase, FileBinding, Membership, PlannedFault, Recovery, WitnessKey};
+use schemas::contract::{
+    Contract, FaultKind, FaultPhase, FileBinding, Membership, PlannedFault, Recovery, WitnessKey,
+};
 use schemas::data::Split;
 use schemas::digest::{Digest, encode_hex};
 use schemas::finding::{Effect, Severity};
