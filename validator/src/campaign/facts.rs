@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use schemas::body::{Body, Credit, Outcome, StepDet, StepObs};
+use schemas::body::{Body, Counters, Credit, Outcome, StepDet, StepObs};
+use schemas::campaign::ContractPointer;
 use schemas::campaign::report::CampaignCosts;
 use schemas::contract::{Contract, Direction};
 use schemas::digest::Digest;
@@ -25,13 +26,16 @@ pub(crate) struct Quality {
     pub(crate) threshold: f64,
 }
 
-/// When a run first reached the threshold, and what it had cost until then with
-/// every attempt.
-#[derive(Debug, Clone, PartialEq)]
+/// When a run first reached the threshold, of the attempt whose steps count.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Reach {
     pub(crate) step: u64,
-    pub(crate) value: f64,
-    pub(crate) costs: CampaignCosts,
+    /// Counters of the logical run.
+    pub(crate) counters: Counters,
+    /// Of every attempt up to there.
+    pub(crate) device_us: u64,
+    /// Of every attempt up to there.
+    pub(crate) wall_us: u64,
 }
 
 /// An opening of the sealed set in a qualification ledger.
@@ -46,12 +50,7 @@ pub(crate) struct Opening {
 /// What the entries of one run say.
 #[derive(Debug, Clone)]
 pub(crate) struct RunFacts {
-    pub(crate) card: Result<PolicyCard, String>,
-    pub(crate) contract: Contract,
-    /// The same as JSON, for pointers.
-    pub(crate) value: Value,
-    pub(crate) digest: Digest,
-    pub(crate) run: RunId,
+    pub(crate) frozen: FrozenFacts,
     pub(crate) num_entries: u64,
     /// Roots of the stored entries at the sizes that the campaign recorded.
     pub(crate) roots: BTreeMap<u64, [u8; 32]>,
@@ -74,7 +73,8 @@ pub(crate) struct RunFacts {
     pub(crate) costs: CampaignCosts,
     /// Streams and splits that the run was evaluated on, as recorded.
     pub(crate) has_qualification_eval: bool,
-    pub(crate) openings: Vec<Opening>,
+    /// Of the sealed set, as the qualifier's ledger beside it tells them.
+    pub(crate) openings: Result<Vec<Opening>, String>,
 }
 
 /// Follows the entries of one run.
@@ -92,6 +92,7 @@ pub(crate) struct Collector {
     trace: blake3::Hasher,
     highest_step: u64,
     step: u64,
+    counters: Counters,
     has_qualification_eval: bool,
 }
 
@@ -111,6 +112,7 @@ impl Collector {
             trace: blake3::Hasher::new(),
             highest_step: 0,
             step: 0,
+            counters: Counters::default(),
             has_qualification_eval: false,
         }
     }
@@ -171,6 +173,9 @@ impl Collector {
     fn begin(&mut self, from_step: u64) {
         self.costs.attempts += 1;
         self.step = from_step;
+        if from_step == 0 {
+            self.counters = Counters::default();
+        }
         // What lies above the state that it resumes from is made again.
         if self.reach.as_ref().is_some_and(|reach| reach.step > from_step) {
             self.reach = None;
@@ -180,6 +185,7 @@ impl Collector {
 
     fn step(&mut self, step: u64, det: &StepDet, obs: &StepObs) {
         self.step = step;
+        self.counters = det.counters;
         self.costs.steps_executed += 1;
         self.costs.bytes_sent += obs.bytes_sent;
         self.costs.recording_us += obs.recording_us;
@@ -211,7 +217,8 @@ impl Collector {
         self.last_value = Some((step, value));
         let reaches = metrics::reaches(self.quality.direction, value, self.quality.threshold);
         if reaches && self.reach.is_none() {
-            self.reach = Some(Reach { step, value, costs: self.costs.clone() });
+            let (device_us, wall_us) = (self.costs.device_us, self.costs.wall_us);
+            self.reach = Some(Reach { step, counters: self.counters, device_us, wall_us });
         }
     }
 
@@ -221,26 +228,14 @@ impl Collector {
         frozen: FrozenFacts,
         num_entries: u64,
         roots: BTreeMap<u64, [u8; 32]>,
-        openings: Vec<Opening>,
+        openings: Result<Vec<Opening>, String>,
     ) -> RunFacts {
         if !self.has_energy {
             self.costs.energy_j = None;
-            if let Some(reach) = &mut self.reach {
-                reach.costs.energy_j = None;
-            }
-        }
-        // Energy is told when an attempt ends, so not for a part of one.
-        if let Some(reach) = &mut self.reach {
-            reach.costs.energy_j = None;
-            reach.costs.cpu_us = 0;
         }
         let selected_step = self.selected.map(|(step, _)| step);
         RunFacts {
-            card: frozen.card,
-            contract: frozen.contract,
-            value: frozen.value,
-            digest: frozen.digest,
-            run: frozen.run,
+            frozen,
             num_entries,
             roots,
             first_effect: self.first_effect,
@@ -261,10 +256,24 @@ impl Collector {
 }
 
 /// What a run froze.
+#[derive(Debug, Clone)]
 pub(crate) struct FrozenFacts {
     pub(crate) card: Result<PolicyCard, String>,
     pub(crate) contract: Contract,
+    /// The same as JSON, for places.
     pub(crate) value: Value,
+    /// JSON documents that it binds, by the place of the binding.
+    pub(crate) documents: BTreeMap<String, Value>,
     pub(crate) digest: Digest,
     pub(crate) run: RunId,
+}
+
+impl FrozenFacts {
+    /// What stands at a place of the contract or of a document that it binds.
+    pub(crate) fn at(&self, pointer: &ContractPointer) -> Option<&Value> {
+        match pointer.parts() {
+            (place, None) => self.value.pointer(place),
+            (place, Some(inner)) => self.documents.get(place)?.pointer(inner),
+        }
+    }
 }
