@@ -135,8 +135,7 @@ fn decide(
 /// Seeds without a value: a failure counts against the arm that claims to be
 /// good, and leaves open what is said against it.
 fn report_missing(claim: &Claim, pair: &ArmPair, seeds: &[SeedComparison], decided: &mut Decided) {
-    let is_favourable =
-        matches!(claim.kind, ClaimKind::Better | ClaimKind::NotWorse | ClaimKind::Efficiency);
+    let is_favourable = matches!(claim.kind, ClaimKind::Better | ClaimKind::NotWorse | ClaimKind::Efficiency);
     let name = dimension_name(claim.dimension);
     for seed in seeds {
         if seed.against.is_none() {
@@ -149,7 +148,8 @@ fn report_missing(claim: &Claim, pair: &ArmPair, seeds: &[SeedComparison], decid
             decided.add(outcome, reason);
         }
         if seed.advantage.is_none() && seed.arm.is_some() && seed.against.is_some() {
-            decided.add(ClaimOutcome::Blocked, format!("no advantage can be computed at seed {}", seed.seed.0));
+            decided
+                .add(ClaimOutcome::Blocked, format!("no advantage can be computed at seed {}", seed.seed.0));
         }
     }
 }
@@ -175,7 +175,8 @@ fn compare_totals(
         return None;
     };
     let advantage = numbers::advantage(campaign.prereg.metric.direction, claim.dimension, arm, against);
-    let holds = advantage.is_finite() && numbers::holds(claim.kind, claim.margin, (advantage, advantage, advantage));
+    let holds =
+        advantage.is_finite() && numbers::holds(claim.kind, claim.margin, (advantage, advantage, advantage));
     decided.add(
         if holds { ClaimOutcome::Supported } else { ClaimOutcome::NotSupported },
         format!(

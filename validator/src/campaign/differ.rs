@@ -107,15 +107,13 @@ fn told(value: Option<&Value>) -> String {
     text.chars().take(MAX_CHARACTERS).chain("...".chars()).collect()
 }
 
+/// Takes a place and what either side has there.
+type VisitLeaf<'a> = dyn FnMut(&str, Option<&Value>, Option<&Value>) + 'a;
+
 /// Visits every leaf that differs. A list is compared item by item where both
 /// are as long; else it differs as a whole, because places after an insertion
 /// would not be the same things.
-pub(crate) fn walk(
-    place: &str,
-    left: &Value,
-    right: &Value,
-    visit: &mut dyn FnMut(&str, Option<&Value>, Option<&Value>),
-) {
+fn walk(place: &str, left: &Value, right: &Value, visit: &mut VisitLeaf<'_>) {
     if left == right {
         return;
     }

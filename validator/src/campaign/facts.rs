@@ -62,14 +62,11 @@ pub(crate) struct RunFacts {
     pub(crate) selected_us: Option<u64>,
     pub(crate) selected_step: Option<u64>,
     pub(crate) reach: Option<Reach>,
-    /// Newest value of the metric: step, value.
-    pub(crate) last_value: Option<(u64, f64)>,
     /// Value of the metric at the selected candidate's step.
     pub(crate) selected_value: Option<f64>,
     /// BLAKE3 over step and loss of every step when it was first executed; equal
     /// where two runs had the same losses. Null without a step.
     pub(crate) loss_trace: Option<Digest>,
-    pub(crate) num_steps_logical: u64,
     pub(crate) costs: CampaignCosts,
     /// Streams and splits that the run was evaluated on, as recorded.
     pub(crate) has_qualification_eval: bool,
@@ -91,7 +88,6 @@ pub(crate) struct Collector {
     values: BTreeMap<u64, f64>,
     trace: blake3::Hasher,
     highest_step: u64,
-    step: u64,
     counters: Counters,
     has_qualification_eval: bool,
 }
@@ -111,7 +107,6 @@ impl Collector {
             values: BTreeMap::new(),
             trace: blake3::Hasher::new(),
             highest_step: 0,
-            step: 0,
             counters: Counters::default(),
             has_qualification_eval: false,
         }
@@ -172,7 +167,6 @@ impl Collector {
 
     fn begin(&mut self, from_step: u64) {
         self.costs.attempts += 1;
-        self.step = from_step;
         if from_step == 0 {
             self.counters = Counters::default();
         }
@@ -184,7 +178,6 @@ impl Collector {
     }
 
     fn step(&mut self, step: u64, det: &StepDet, obs: &StepObs) {
-        self.step = step;
         self.counters = det.counters;
         self.costs.steps_executed += 1;
         self.costs.bytes_sent += obs.bytes_sent;
@@ -244,10 +237,7 @@ impl Collector {
             selected_step,
             selected_value: selected_step.and_then(|step| self.values.get(&step).copied()),
             reach: self.reach,
-            last_value: self.last_value,
-            loss_trace: (self.highest_step > 0)
-                .then(|| Digest::blake3(*self.trace.finalize().as_bytes())),
-            num_steps_logical: self.step,
+            loss_trace: (self.highest_step > 0).then(|| Digest::blake3(*self.trace.finalize().as_bytes())),
             costs: self.costs,
             has_qualification_eval: self.has_qualification_eval,
             openings,

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use schemas::body::{Body, CampaignFrozenDet};
-use schemas::campaign::Preregistration;
+use schemas::body::Body;
+use schemas::campaign::{CampaignFrozenDet, Preregistration};
 use schemas::digest::Digest;
 use schemas::dsse::PREREGISTRATION_PAYLOAD_TYPE;
 use schemas::entry::{Entry, LedgerKind};
@@ -238,7 +238,12 @@ fn preregistration(first: &[u8], sink: &mut Sink) -> Option<Frozen> {
     }
     let nonce = &halves.obs.nonce;
     if nonce.len() != 16 || !nonce.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
-        sink.rejected(At::entry(0, "/body/obs/nonce"), "the nonce is malformed", "16 lower-case hex digits", nonce);
+        sink.rejected(
+            At::entry(0, "/body/obs/nonce"),
+            "the nonce is malformed",
+            "16 lower-case hex digits",
+            nonce,
+        );
     }
     let owner = check_signature(&prereg, &det, sink);
     Some(Frozen {

@@ -83,14 +83,20 @@ fn write_claim(out: &mut String, claim: &ClaimResult) -> std::fmt::Result {
         }
         for beside in &comparison.beside {
             let name = dimension_name(beside.dimension);
-            writeln!(out, "    beside, {name}: {arm} {}, {against} {}", number(beside.arm), number(beside.against))?;
+            writeln!(
+                out,
+                "    beside, {name}: {arm} {}, {against} {}",
+                number(beside.arm),
+                number(beside.against)
+            )?;
         }
     }
     Ok(())
 }
 
 fn costs(costs: &CampaignCosts) -> String {
-    let energy = costs.energy_j.map_or_else(|| "energy not measured".to_owned(), |joules| format!("{joules} J"));
+    let energy =
+        costs.energy_j.map_or_else(|| "energy not measured".to_owned(), |joules| format!("{joules} J"));
     format!(
         "{} runs, {} attempts, {} steps, {} tokens, {} examples, {} evaluations, {:.1} s of devices, {:.1} s wall, {} bytes sent, {energy}",
         costs.runs,
@@ -128,7 +134,8 @@ fn write_arm(out: &mut String, arm: &ArmOfCampaign) -> std::fmt::Result {
 
 fn write_run(out: &mut String, run: &RunOfCampaign) -> std::fmt::Result {
     let verdict = run.verdict.map_or("missing", Verdict::name);
-    let outcome = run.outcome.map_or_else(|| "not over".to_owned(), |outcome| format!("{outcome:?}").to_lowercase());
+    let outcome =
+        run.outcome.map_or_else(|| "not over".to_owned(), |outcome| format!("{outcome:?}").to_lowercase());
     let late = if run.is_late { ", bound late" } else { "" };
     let step = run.threshold_step.map_or_else(|| "never".to_owned(), |step| format!("at step {step}"));
     writeln!(
@@ -150,16 +157,18 @@ pub fn sarif(report: &CampaignReport) -> Value {
     let position = |code: &str| catalogue().iter().position(|info| info.code == code);
     let results: Vec<Value> =
         report.findings.iter().map(|finding| sarif_result(finding, position(&finding.code))).collect();
-    let unevaluated = report.rules.iter().filter(|rule| rule.status == RuleStatus::NotEvaluated).map(|rule| {
-        json!({
-            "level": "error",
-            "message": { "text": rule.reason.as_deref().unwrap_or("the rule could not run") },
-            "associatedRule": { "id": rule.code },
-        })
-    });
-    let claims = report.claims.iter().map(|claim| {
-        json!({ "id": claim.id, "outcome": claim.outcome, "reasons": claim.reasons })
-    });
+    let unevaluated =
+        report.rules.iter().filter(|rule| rule.status == RuleStatus::NotEvaluated).map(|rule| {
+            json!({
+                "level": "error",
+                "message": { "text": rule.reason.as_deref().unwrap_or("the rule could not run") },
+                "associatedRule": { "id": rule.code },
+            })
+        });
+    let claims = report
+        .claims
+        .iter()
+        .map(|claim| json!({ "id": claim.id, "outcome": claim.outcome, "reasons": claim.reasons }));
     json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",

@@ -115,7 +115,8 @@ fn read_one(
 fn first_error(report: &Report) -> Option<String> {
     let error = report.findings.iter().find(|finding| finding.severity == Severity::Error);
     error.map(|finding| format!("{} {}: {}", finding.code, finding.rule, finding.message)).or_else(|| {
-        let rule = report.rules.iter().find(|rule| rule.status == schemas::report::RuleStatus::NotEvaluated)?;
+        let rule =
+            report.rules.iter().find(|rule| rule.status == schemas::report::RuleStatus::NotEvaluated)?;
         Some(format!("{} {} was not evaluated", rule.code, rule.rule))
     })
 }
@@ -127,7 +128,11 @@ fn locate(folder: &Path, relative: &str) -> Result<PathBuf, String> {
 }
 
 /// What a run's ledger says; in words why it says nothing.
-fn facts(path: &Path, frozen: &Frozen, sizes: &BTreeSet<u64>) -> Result<Result<RunFacts, String>, AuditError> {
+fn facts(
+    path: &Path,
+    frozen: &Frozen,
+    sizes: &BTreeSet<u64>,
+) -> Result<Result<RunFacts, String>, AuditError> {
     for access in [Access::InPlace, Access::Copy] {
         let Some(store) = open(path, access)? else {
             return Ok(Err(format!("{} is not a ledger that can be read", path.display())));
@@ -151,12 +156,7 @@ fn read_contract(store: &Store) -> Option<ContractRead> {
     contract::read(store.first_entry().as_deref(), &mut sinks).0
 }
 
-fn collect(
-    store: &Store,
-    path: &Path,
-    campaign: &Frozen,
-    sizes: &BTreeSet<u64>,
-) -> Result<RunFacts, String> {
+fn collect(store: &Store, path: &Path, campaign: &Frozen, sizes: &BTreeSet<u64>) -> Result<RunFacts, String> {
     let read = read_contract(store).ok_or_else(|| format!("{} freezes no contract", path.display()))?;
     let metric = &campaign.prereg.metric;
     let mut collector = Collector::new(Quality {
@@ -200,7 +200,8 @@ fn documents(store: &Store, read: &ContractRead) -> BTreeMap<String, Value> {
     let _ = store.for_each_artifact(|name, bytes| {
         let digest = Digest::blake3(*blake3::hash(bytes).as_bytes());
         // Example tables are bound too, and are no JSON.
-        if name == digest.bytes && bytes.first() == Some(&b'{')
+        if name == digest.bytes
+            && bytes.first() == Some(&b'{')
             && let Ok(value) = serde_json::from_slice(bytes)
         {
             by_digest.insert(digest, value);
@@ -249,7 +250,12 @@ fn openings(path: &Path, contract: &Digest) -> Result<Vec<Opening>, String> {
 ///
 /// # Errors
 /// When a ledger is there and cannot be looked at.
-pub(crate) fn unbound(frozen: &Frozen, ledger: &Path, folder: &Path, runs: &[Run]) -> Result<Vec<Unbound>, AuditError> {
+pub(crate) fn unbound(
+    frozen: &Frozen,
+    ledger: &Path,
+    folder: &Path,
+    runs: &[Run],
+) -> Result<Vec<Unbound>, AuditError> {
     let bound: BTreeSet<&RunId> = runs.iter().map(|run| &run.id).collect();
     let own = fs::canonicalize(ledger).ok();
     let mut found = Vec::new();
@@ -260,7 +266,9 @@ pub(crate) fn unbound(frozen: &Frozen, ledger: &Path, folder: &Path, runs: &[Run
         }
         let Some(store) = open(&path, Access::InPlace)? else { continue };
         let Some(read) = read_contract(&store) else { continue };
-        let Membership::Campaign { campaign, preregistration, .. } = &read.contract.membership else { continue };
+        let Membership::Campaign { campaign, preregistration, .. } = &read.contract.membership else {
+            continue;
+        };
         let is_named = *campaign == frozen.id || preregistration.digest == Some(frozen.file_digest);
         if is_named && !bound.contains(&read.run) {
             let path = path.strip_prefix(folder).unwrap_or(&path).display().to_string();
@@ -284,7 +292,8 @@ fn databases(folder: &Path, runs: &[Run]) -> BTreeSet<PathBuf> {
 fn listed(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let is_plain = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| !kind.is_symlink());
-    let mut paths: Vec<PathBuf> = entries.filter_map(Result::ok).filter(is_plain).map(|entry| entry.path()).collect();
+    let mut paths: Vec<PathBuf> =
+        entries.filter_map(Result::ok).filter(is_plain).map(|entry| entry.path()).collect();
     paths.sort();
     paths
 }

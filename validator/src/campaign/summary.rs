@@ -75,7 +75,9 @@ fn of_arm(campaign: &Campaign, arm: &Arm) -> ArmOfCampaign {
             run.known().and_then(|facts| facts.ended).is_some_and(|outcome| outcome != End::Completed)
         }),
         num_positive_controls: count(&|run| run.purpose() == RunPurpose::PositiveControl),
-        num_reached: count(&|run| is_confirmation(run) && run.known().is_some_and(|facts| facts.reach.is_some())),
+        num_reached: count(&|run| {
+            is_confirmation(run) && run.known().is_some_and(|facts| facts.reach.is_some())
+        }),
         num_rescued: count(&|run| run.level() > 0),
         num_trials: trials.len() as u64,
         tuning_tokens: costs(&trials).tokens,
@@ -106,5 +108,9 @@ fn of_run(campaign: &Campaign, run: &Run) -> RunOfCampaign {
 /// The preregistration's nonclaims and the audit's own.
 pub(crate) fn nonclaims(campaign: Option<&Campaign>) -> Vec<String> {
     let own = TRUST_STATEMENT.iter().map(|line| (*line).to_owned());
-    campaign.map_or_else(Vec::new, |campaign| campaign.prereg.nonclaims.clone()).into_iter().chain(own).collect()
+    campaign
+        .map_or_else(Vec::new, |campaign| campaign.prereg.nonclaims.clone())
+        .into_iter()
+        .chain(own)
+        .collect()
 }

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use schemas::campaign::{
     Arm, CampaignRunDet, CampaignRunObs, Claim, ContractPointer, Preregistration, RunPurpose,
 };
-use schemas::contract::Membership;
 use schemas::digest::Digest;
 use schemas::ids::RunId;
 use schemas::report::Verdict;
@@ -73,18 +72,14 @@ impl Run {
     /// Arm, seed, trial: what a person knows it by.
     pub(crate) fn name(&self) -> String {
         let det = &self.first.det;
-        let level = if det.rescue_level > 0 { format!(", rescue level {}", det.rescue_level) } else { String::new() };
+        let level =
+            if det.rescue_level > 0 { format!(", rescue level {}", det.rescue_level) } else { String::new() };
         format!("trial {} of arm {:?} (seed {}{level}, {})", det.trial, det.arm, det.seed.0, self.path())
     }
 
     /// The run's facts, where it has a ledger.
     pub(crate) fn known(&self) -> Option<&RunFacts> {
         self.facts.as_deref().ok()
-    }
-
-    /// What its own contract says of its place in the campaign.
-    pub(crate) fn membership(&self) -> Option<&Membership> {
-        self.known().map(|facts| &facts.frozen.contract.membership)
     }
 
     /// The campaign's metric of its selected candidate: the evaluator's number
@@ -127,7 +122,11 @@ impl Campaign {
         self.arm(&self.prereg.reference_arm)
     }
 
-    pub(crate) fn runs_of<'a>(&'a self, arm: &'a str, purpose: RunPurpose) -> impl Iterator<Item = &'a Run> {
+    pub(crate) fn runs_of<'a, 'b>(
+        &'a self,
+        arm: &'b str,
+        purpose: RunPurpose,
+    ) -> impl Iterator<Item = &'a Run> + use<'a, 'b> {
         self.runs.iter().filter(move |run| run.arm() == arm && run.purpose() == purpose)
     }
 

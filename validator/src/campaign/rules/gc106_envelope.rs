@@ -68,7 +68,9 @@ impl<'a> Envelope<'a> {
     pub(crate) fn finish(&self) -> Outcome {
         match self.expected {
             Some(_) => Outcome::Checked(self.num_entries),
-            None => Outcome::NotEvaluated("the preregistration, which names the owner, could not be read".to_owned()),
+            None => Outcome::NotEvaluated(
+                "the preregistration, which names the owner, could not be read".to_owned(),
+            ),
         }
     }
 }

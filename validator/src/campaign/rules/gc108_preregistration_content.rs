@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use schemas::campaign::{Arm, ArmRole, Axis, Claim, ClaimDimension, ClaimKind, CostDimension, Decision};
+use schemas::campaign::{
+    Arm, ArmRole, Axis, Claim, ClaimDimension, ClaimKind, ContractPointer, CostDimension, Decision,
+};
 use schemas::report::Route;
 
 use super::{EDITION, Ruled};
@@ -14,24 +16,20 @@ const MIN_SEEDS: usize = 3;
 /// Least coverage of an interval that a preregistration may ask for.
 const MIN_CONFIDENCE: f64 = 0.8;
 /// Places on which every comparison rests.
-const FIXED: [&str; 8] = [
-    "/evaluation",
-    "/format",
-    "/keys",
-    "/membership",
-    "/qualification",
-    "/ruleset",
-    "/seeds",
-    "/selection",
-];
+const FIXED: [&str; 8] =
+    ["/evaluation", "/format", "/keys", "/membership", "/qualification", "/ruleset", "/seeds", "/selection"];
 /// Costs without which no efficiency claim can be read.
-const EFFICIENCY_COSTS: [CostDimension; 5] = [
-    CostDimension::Tokens,
+const EFFICIENCY_COSTS: [CostDimension; 7] = [
+    CostDimension::Bytes,
+    CostDimension::DeviceSeconds,
+    CostDimension::Evaluations,
     CostDimension::Examples,
     CostDimension::Steps,
+    CostDimension::Tokens,
     CostDimension::WallTime,
-    CostDimension::DeviceSeconds,
 ];
+/// Where a contract binds its policy card.
+const CARD: &str = "/update/card";
 
 /// Text of the rule.
 pub(crate) static INFO: RuleInfo = RuleInfo {
@@ -53,12 +51,17 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
     };
     if prereg.ruleset.edition != EDITION {
         let at = At::entry(0, "/body/det/preregistration#/ruleset/edition");
-        let message = "the preregistration asks for an edition of the campaign rules that this validator does not have";
+        let message =
+            "the preregistration asks for an edition of the campaign rules that this validator does not have";
         ruled.sink.not_evaluated(at, message, EDITION, &prereg.ruleset.edition);
         return Outcome::Checked(1);
     }
     if prereg.arms.len() < 2 || !prereg.arms.iter().any(|arm| arm.role == ArmRole::Baseline) {
-        wrong("/arms", "nothing is compared with a baseline".to_owned(), "two arms or more, one of them a baseline");
+        wrong(
+            "/arms",
+            "nothing is compared with a baseline".to_owned(),
+            "two arms or more, one of them a baseline",
+        );
     }
     unique(prereg.arms.iter().map(|arm| arm.name.clone()), "/arms", &mut wrong);
     unique(prereg.claims.iter().map(|claim| claim.id.clone()), "/claims", &mut wrong);
@@ -78,7 +81,11 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
     }
     let Decision::PairedInterval { confidence } = prereg.decision;
     if !(MIN_CONFIDENCE..1.0).contains(&confidence) {
-        wrong("/decision/confidence", format!("an interval at {confidence:?} decides nothing"), "at least 0.8, below 1");
+        wrong(
+            "/decision/confidence",
+            format!("an interval at {confidence:?} decides nothing"),
+            "at least 0.8, below 1",
+        );
     }
     if !prereg.metric.threshold.is_finite() {
         wrong("/metric/threshold", "the threshold is no number".to_owned(), "a finite number");
@@ -144,22 +151,34 @@ fn check_arm(campaign: &Campaign, arm: &Arm, wrong: &mut Wrong<'_>) {
             || arm.tuning.price_tokens != reference.tuning.price_tokens;
         let reason = arm.tuning.unequal_because.as_deref().map(str::trim);
         if is_unequal != reason.is_some_and(|reason| !reason.is_empty()) {
-            let message = format!("the tuning of arm {:?} is unequal without a reason, or equal with one", arm.name);
+            let message =
+                format!("the tuning of arm {:?} is unequal without a reason, or equal with one", arm.name);
             wrong("/tuning/unequal_because", message, "a reason exactly where trials or price differ");
         }
     }
-    let has_search = !arm.tuning.pointers.is_empty()
-        && arm.tuning.price_tokens > 0
-        && !arm.tuning.search_space.trim().is_empty();
-    if arm.tuning.num_trials > 0 && !has_search {
-        let message = format!("arm {:?} has trials and no search", arm.name);
-        wrong("/tuning", message, "pointers, a price and a search space");
+    let tuning = &arm.tuning;
+    let search =
+        [!tuning.pointers.is_empty(), tuning.price_tokens > 0, !tuning.search_space.trim().is_empty()];
+    if search.iter().any(|is_there| *is_there != (tuning.num_trials > 0)) {
+        let message = format!("arm {:?} has trials without a search, or a search without trials", arm.name);
+        wrong("/tuning", message, "pointers, a price and a search space exactly where there are trials");
+    }
+    let card = ContractPointer(CARD.to_owned());
+    let reaches_card =
+        |pointer: &ContractPointer| pointer.covers(CARD, None) || card.covers(pointer.parts().0, None);
+    if arm.card.is_none() != tuning.pointers.iter().any(reaches_card) {
+        let message = format!("arm {:?} names a card that tuning may change, or none that anything names", arm.name);
+        wrong("/card", message, "a digest exactly where tuning does not reach into the card");
     }
     let levels: Vec<u32> = arm.rescue.iter().map(|level| level.level).collect();
     if !levels.iter().copied().eq(1..=u32::try_from(levels.len()).unwrap_or(u32::MAX))
         || arm.rescue.iter().any(|level| level.max_runs == 0)
     {
-        wrong("/rescue", format!("the rescue levels are {levels:?}"), "levels from 1 without a gap, each with runs");
+        wrong(
+            "/rescue",
+            format!("the rescue levels are {levels:?}"),
+            "levels from 1 without a gap, each with runs",
+        );
     }
 }
 
@@ -177,7 +196,11 @@ fn check_claim(campaign: &Campaign, claim: &Claim, wrong: &mut Wrong<'_>) {
     }
     let min_seeds = usize::try_from(claim.min_seeds).unwrap_or(usize::MAX);
     if !(MIN_SEEDS..=prereg.seeds.len().max(MIN_SEEDS)).contains(&min_seeds) {
-        wrong("/min_seeds", format!("claim {:?} asks for {min_seeds} seeds", claim.id), "three to all of them");
+        wrong(
+            "/min_seeds",
+            format!("claim {:?} asks for {min_seeds} seeds", claim.id),
+            "three to all of them",
+        );
     }
     let must_be_positive = matches!(claim.kind, ClaimKind::NotWorse | ClaimKind::NoDifferenceFound);
     let is_share = claim.dimension != ClaimDimension::Quality;
@@ -196,14 +219,22 @@ fn check_claim(campaign: &Campaign, claim: &Claim, wrong: &mut Wrong<'_>) {
     if claim.kind == ClaimKind::Efficiency {
         let missing = EFFICIENCY_COSTS.iter().find(|cost| !prereg.costs.contains(cost));
         if claim.dimension == ClaimDimension::Quality || missing.is_some() {
-            let message = format!("efficiency claim {:?} is about no cost, or leaves costs out: {missing:?}", claim.id);
-            wrong("", message, "a cost to quality, with tokens, examples, steps, wall time and device seconds");
+            let message =
+                format!("efficiency claim {:?} is about no cost, or leaves costs out: {missing:?}", claim.id);
+            wrong(
+                "",
+                message,
+                "a cost to quality, with every cost reported beside it but energy",
+            );
         }
     }
     if matches!(claim.kind, ClaimKind::Negative | ClaimKind::NoDifferenceFound) {
         for pair in &claim.arms {
             if campaign.arm(&pair.arm).is_some_and(|arm| arm.positive_control.is_none()) {
-                let message = format!("claim {:?} is against arm {:?}, which nothing shows to work", claim.id, pair.arm);
+                let message = format!(
+                    "claim {:?} is against arm {:?}, which nothing shows to work",
+                    claim.id, pair.arm
+                );
                 wrong("/arms", message, "an arm with a positive control");
             }
         }

@@ -78,7 +78,8 @@ fn check_identity(campaign: &Campaign, run: &Run, facts: &RunFacts, ruled: &mut 
     for (member, expected, actual) in members {
         if expected != actual {
             let at = At::entry(run.first.entry, format!("/body/det/{member}"));
-            let message = format!("{} is not what its own ledger says, or not of this campaign: {member}", run.name());
+            let message =
+                format!("{} is not what its own ledger says, or not of this campaign: {member}", run.name());
             ruled.sink.rejected(at, message, expected, actual);
             ruled.block(Block::arm(run.arm(), format!("{} is not the run that was bound", run.name())));
         }
@@ -94,31 +95,49 @@ fn check_heads(run: &Run, facts: &RunFacts, ruled: &mut Ruled<'_>) {
         let Some(note) = parsed(registration, run, ruled) else { continue };
         let before = ruled.sink.num_errors();
         if note.origin != origin {
-            ruled.sink.rejected(at(), format!("the head of {name} is of another ledger"), &origin, &note.origin);
+            ruled.sink.rejected(
+                at(),
+                format!("the head of {name} is of another ledger"),
+                &origin,
+                &note.origin,
+            );
         }
         let signer = if note.size <= 1 { &keys.owner.public } else { &keys.trainer.public };
         let verified = PublicKey::from_hex(signer).and_then(|key| note.verify(&key));
         if let Err(error) = verified {
             let expected = format!("a signature by {signer} over size {}", note.size);
-            ruled.sink.tampered(at(), format!("the head of {name} is not signed by its contract's key"), expected, error);
+            ruled.sink.tampered(
+                at(),
+                format!("the head of {name} is not signed by its contract's key"),
+                expected,
+                error,
+            );
         }
         match facts.roots.get(&note.size) {
             Some(root) if *root == note.root => {}
             Some(root) => ruled.sink.tampered(
                 at(),
-                format!("the entries of {name} do not have the root that the campaign holds at size {}", note.size),
+                format!(
+                    "the entries of {name} do not have the root that the campaign holds at size {}",
+                    note.size
+                ),
                 schemas::digest::encode_hex(&note.root),
                 schemas::digest::encode_hex(root),
             ),
             None => ruled.sink.tampered(
                 at(),
-                format!("the ledger of {name} is behind the head that the campaign holds: entries are missing"),
+                format!(
+                    "the ledger of {name} is behind the head that the campaign holds: entries are missing"
+                ),
                 format!("{} entries", note.size),
                 format!("{} entries", facts.num_entries),
             ),
         }
         if ruled.sink.num_errors() > before {
-            ruled.block(Block::arm(run.arm(), format!("{name} does not agree with the head that the campaign holds")));
+            ruled.block(Block::arm(
+                run.arm(),
+                format!("{name} does not agree with the head that the campaign holds"),
+            ));
         }
     }
 }

@@ -36,7 +36,12 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
 fn report_late(run: &Run, reason: &str, ruled: &mut Ruled<'_>) {
     let at = At::entry(run.first.entry, "/body/obs/late");
     if reason.trim().is_empty() {
-        ruled.sink.rejected(at, format!("{} was bound late, and nothing says why", run.name()), "a reason", "none");
+        ruled.sink.rejected(
+            at,
+            format!("{} was bound late, and nothing says why", run.name()),
+            "a reason",
+            "none",
+        );
     } else {
         let message = format!("{} was bound when it had begun: its outcome may have been known", run.name());
         ruled.sink.warning(at, message, "a head over the freeze alone", reason);

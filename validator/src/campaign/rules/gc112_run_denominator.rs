@@ -71,7 +71,10 @@ fn check_confirmations(campaign: &Campaign, arm: &Arm, ruled: &mut Ruled<'_>) {
             "a run of level 0",
             "none",
         );
-        ruled.block(Block::arm(&arm.name, format!("arm {:?} has no confirmation run of seed {seed}", arm.name)));
+        ruled.block(Block::arm(
+            &arm.name,
+            format!("arm {:?} has no confirmation run of seed {seed}", arm.name),
+        ));
     }
 }
 
@@ -88,7 +91,10 @@ fn check_trials(campaign: &Campaign, arm: &Arm, ruled: &mut Ruled<'_>) {
             expected,
             trial,
         );
-        ruled.block(Block::arm(&arm.name, format!("trial {expected} of arm {:?} is not where it should be", arm.name)));
+        ruled.block(Block::arm(
+            &arm.name,
+            format!("trial {expected} of arm {:?} is not where it should be", arm.name),
+        ));
         // One gap is one finding.
         return;
     }

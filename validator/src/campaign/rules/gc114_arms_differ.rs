@@ -36,7 +36,8 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
             if arm.name != campaign.prereg.reference_arm
                 && let Some(reference) = campaign.confirmation(&campaign.prereg.reference_arm, seed)
             {
-                let against = Against { places: &IDENTITY, permitted: &permitted, what: "the reference arm's" };
+                let against =
+                    Against { places: &IDENTITY, permitted: &permitted, what: "the reference arm's" };
                 num_compared += against.compare(run, reference, &mut undeclared, ruled);
             }
             match first {
@@ -53,7 +54,8 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
         }
         if !undeclared.is_empty() {
             let places: Vec<&str> = undeclared.iter().take(MAX_PLACES).map(String::as_str).collect();
-            let reason = format!("arm {:?} differs where nothing is declared: {}", arm.name, places.join(", "));
+            let reason =
+                format!("arm {:?} differs where nothing is declared: {}", arm.name, places.join(", "));
             ruled.block(Block::arm(&arm.name, reason));
         }
     }
@@ -84,7 +86,13 @@ struct Against<'a> {
 impl Against<'_> {
     /// Tells every difference that is not permitted; returns how many pairs were
     /// compared.
-    fn compare(&self, run: &Run, other: &Run, undeclared: &mut BTreeSet<String>, ruled: &mut Ruled<'_>) -> u64 {
+    fn compare(
+        &self,
+        run: &Run,
+        other: &Run,
+        undeclared: &mut BTreeSet<String>,
+        ruled: &mut Ruled<'_>,
+    ) -> u64 {
         let (Some(facts), Some(others)) = (run.known(), other.known()) else { return 0 };
         let is_undeclared = |difference: &Difference| {
             !difference.is_at(self.places) && !difference.is_covered(self.permitted.iter().copied())
@@ -92,7 +100,11 @@ impl Against<'_> {
         for difference in differences(&facts.frozen, &others.frozen).into_iter().filter(is_undeclared) {
             ruled.sink.rejected(
                 At::entry(run.first.entry, format!("contract {difference}")),
-                format!("the contract of {} differs from {} where nothing is declared", run.name(), self.what),
+                format!(
+                    "the contract of {} differs from {} where nothing is declared",
+                    run.name(),
+                    self.what
+                ),
                 &difference.right,
                 &difference.left,
             );

@@ -67,7 +67,12 @@ fn check_price(arm: &Arm, trial: &Run, ruled: &mut Ruled<'_>) {
     if price > arm.tuning.price_tokens {
         let at = At::entry(trial.first.entry, "contract /budget");
         let message = format!("{} costs more than a trial of its arm may", trial.name());
-        ruled.sink.rejected(at, message, format!("{} tokens", arm.tuning.price_tokens), format!("{price} tokens"));
+        ruled.sink.rejected(
+            at,
+            message,
+            format!("{} tokens", arm.tuning.price_tokens),
+            format!("{price} tokens"),
+        );
         ruled.block(Block::arm(&arm.name, format!("arm {:?} was tuned beyond its price", arm.name)));
     }
 }
@@ -88,7 +93,10 @@ fn check_search(arm: &Arm, trials: &[&Run], ruled: &mut Ruled<'_>) {
             "trials that differ at the arm's tuning pointers",
             format!("{} trials with one recipe", recipes.len()),
         );
-        ruled.block(Block::arm(&arm.name, format!("nothing was searched in the tuning of arm {:?}", arm.name)));
+        ruled.block(Block::arm(
+            &arm.name,
+            format!("nothing was searched in the tuning of arm {:?}", arm.name),
+        ));
     }
 }
 
@@ -107,7 +115,8 @@ fn check_choice(campaign: &Campaign, arm: &Arm, trials: &[&Run], ruled: &mut Rul
         let has_chosen = |trial: &&&Run| recipe(arm, trial).is_some_and(|recipe| recipe == chosen);
         let values = trials.iter().filter(has_chosen).filter_map(|trial| trial.quality(&metric.stream));
         // Of trials with the same values the better one counts.
-        let own = values.reduce(|one, other| if metrics::better(metric.direction, other, one) { other } else { one });
+        let own = values
+            .reduce(|one, other| if metrics::better(metric.direction, other, one) { other } else { one });
         let at = At::entry(run.first.entry, "contract, at the arm's tuning pointers");
         let expected = format!("the values of {}, which gave {best_value:?}", best.name());
         match own {
@@ -118,7 +127,8 @@ fn check_choice(campaign: &Campaign, arm: &Arm, trials: &[&Run], ruled: &mut Rul
             None => {
                 let message = format!("{} has values that no trial of its arm had", run.name());
                 ruled.sink.rejected(at, message, expected, "values of no trial");
-                ruled.block(Block::arm(&arm.name, format!("arm {:?} confirms what no trial chose", arm.name)));
+                ruled
+                    .block(Block::arm(&arm.name, format!("arm {:?} confirms what no trial chose", arm.name)));
             }
             Some(own) if metrics::better(metric.direction, best_value, own) => {
                 let message = format!("{} has the values of a trial that was not the best one", run.name());
@@ -129,10 +139,20 @@ fn check_choice(campaign: &Campaign, arm: &Arm, trials: &[&Run], ruled: &mut Rul
     }
 }
 
-fn report_choice(arm: &Arm, ruled: &mut Ruled<'_>, at: At, message: String, expected: String, actual: String) {
+fn report_choice(
+    arm: &Arm,
+    ruled: &mut Ruled<'_>,
+    at: At,
+    message: String,
+    expected: String,
+    actual: String,
+) {
     if arm.role == ArmRole::Baseline {
         ruled.sink.rejected(at, message, expected, actual);
-        ruled.block(Block::arm(&arm.name, format!("baseline {:?} does not have the best of its trials", arm.name)));
+        ruled.block(Block::arm(
+            &arm.name,
+            format!("baseline {:?} does not have the best of its trials", arm.name),
+        ));
     } else {
         ruled.sink.warning(at, message, expected, actual);
     }
@@ -143,12 +163,17 @@ fn check_baselines(campaign: &Campaign, ruled: &mut Ruled<'_>) {
     let spent = |arm: &Arm| campaign.runs_of(&arm.name, RunPurpose::Tuning).count();
     for claim in &campaign.prereg.claims {
         for pair in &claim.arms {
-            let (Some(arm), Some(against)) = (campaign.arm(&pair.arm), campaign.arm(&pair.against)) else { continue };
+            let (Some(arm), Some(against)) = (campaign.arm(&pair.arm), campaign.arm(&pair.against)) else {
+                continue;
+            };
             if against.role != ArmRole::Baseline || spent(against) > 0 || spent(arm) == 0 {
                 continue;
             }
             let at = At::place(format!("claim {}", claim.id));
-            let message = format!("arm {:?} was tuned, and the baseline {:?} runs at values that nothing chose", arm.name, against.name);
+            let message = format!(
+                "arm {:?} was tuned, and the baseline {:?} runs at values that nothing chose",
+                arm.name, against.name
+            );
             let expected = "a baseline with trials of its own";
             let actual = format!("{} trials against none", spent(arm));
             let is_priced = arm.tuning.unequal_because.is_some() || against.tuning.unequal_because.is_some();

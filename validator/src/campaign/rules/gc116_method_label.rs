@@ -50,16 +50,21 @@ fn check_card(arm: &Arm, run: &Run, ruled: &mut Ruled<'_>) {
     let at = || At::entry(run.first.entry, format!("contract {CARD}"));
     let bound = facts.frozen.contract.update.card.digest;
     if arm.card.is_some() && bound != arm.card {
-        let told = |digest: Option<schemas::digest::Digest>| digest.map_or("none".to_owned(), |d| d.to_string());
+        let told =
+            |digest: Option<schemas::digest::Digest>| digest.map_or("none".to_owned(), |d| d.to_string());
         let message = format!("{} has another policy card than its arm was preregistered with", run.name());
         ruled.sink.rejected(at(), message, told(arm.card), told(bound));
         ruled.block(Block::arm(&arm.name, format!("arm {:?} ran another policy card", arm.name)));
     }
     match &facts.frozen.card {
         Ok(card) if handles_nothing_of(arm, card) => {
-            let message = format!("no group of {} is handled by the family that its arm stands for", run.name());
+            let message =
+                format!("no group of {} is handled by the family that its arm stands for", run.name());
             ruled.sink.rejected(at(), message, &arm.family, family(&card.update));
-            ruled.block(Block::arm(&arm.name, format!("arm {:?} is not of family {:?}", arm.name, arm.family)));
+            ruled.block(Block::arm(
+                &arm.name,
+                format!("arm {:?} is not of family {:?}", arm.name, arm.family),
+            ));
         }
         Ok(_) => {}
         Err(reason) => {
@@ -70,7 +75,8 @@ fn check_card(arm: &Arm, run: &Run, ruled: &mut Ruled<'_>) {
 }
 
 fn handles_nothing_of(arm: &Arm, card: &schemas::policy_card::PolicyCard) -> bool {
-    let by_fallback = |name: &String| card.fallback.as_ref().is_some_and(|fallback| fallback.groups.contains(name));
+    let by_fallback =
+        |name: &String| card.fallback.as_ref().is_some_and(|fallback| fallback.groups.contains(name));
     !card.groups.iter().any(|group| match &card.fallback {
         Some(fallback) if by_fallback(&group.name) => family(&fallback.update) == arm.family,
         _ => family(&card.update) == arm.family,
@@ -92,19 +98,35 @@ fn check_pair((arm, run): (&Arm, &Run), (other_arm, other): (&Arm, &Run), ruled:
             .map(ToString::to_string)
             .collect();
         if !material.is_empty() {
-            let message = format!("arms {:?} and {:?} have the label {:?}, and materially different policies", other_arm.name, arm.name, arm.label);
+            let message = format!(
+                "arms {:?} and {:?} have the label {:?}, and materially different policies",
+                other_arm.name, arm.name, arm.label
+            );
             let places = material.into_iter().collect::<Vec<_>>().join(", ");
-            ruled.sink.rejected(at(), &message, "cards that differ only in what tuning or rescue chose", places);
+            ruled.sink.rejected(
+                at(),
+                &message,
+                "cards that differ only in what tuning or rescue chose",
+                places,
+            );
             for name in [&arm.name, &other_arm.name] {
                 ruled.block(Block::arm(name, message.clone()));
             }
         }
         return;
     }
-    let differs = |difference: &&Difference| !difference.is_at(&IDENTITY) && !difference.is_at(&["/seeds"]) && !difference.is_covered(&named);
+    let differs = |difference: &&Difference| {
+        !difference.is_at(&IDENTITY) && !difference.is_at(&["/seeds"]) && !difference.is_covered(&named)
+    };
     if !all.iter().any(|difference| differs(&difference)) {
-        let message = format!("arms {:?} and {:?} have different labels, and one policy", other_arm.name, arm.name);
-        ruled.sink.rejected(at(), &message, "policies that differ where the labels do", "contracts that say the same");
+        let message =
+            format!("arms {:?} and {:?} have different labels, and one policy", other_arm.name, arm.name);
+        ruled.sink.rejected(
+            at(),
+            &message,
+            "policies that differ where the labels do",
+            "contracts that say the same",
+        );
         for name in [&arm.name, &other_arm.name] {
             ruled.block(Block::arm(name, message.clone()));
         }

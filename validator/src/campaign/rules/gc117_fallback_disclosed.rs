@@ -39,7 +39,11 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
                 continue;
             }
             let at = At::entry(run.first.entry, "contract /update/card#/fallback");
-            let message = format!("{} has groups that another family than {:?} handles, and the arm names others", run.name(), arm.family);
+            let message = format!(
+                "{} has groups that another family than {:?} handles, and the arm names others",
+                run.name(),
+                arm.family
+            );
             ruled.sink.rejected(at, message, format!("{:?}", arm.fallback_groups), format!("{actual:?}"));
             let reason = format!("arm {:?} does not say which groups fall back to another family", arm.name);
             ruled.block(Block::arm(&arm.name, reason));

@@ -55,7 +55,10 @@ fn check_level(campaign: &Campaign, arm: &Arm, run: &Run, num_runs: u32, ruled: 
             ruled.sink.rejected(at(), message, format!("at most level {}", arm.rescue.len()), run.level());
         }
         Some(level) if num_runs > level.max_runs => {
-            let message = format!("arm {:?} of campaign {} has more runs at a rescue level than it was given", arm.name, campaign.id);
+            let message = format!(
+                "arm {:?} of campaign {} has more runs at a rescue level than it was given",
+                arm.name, campaign.id
+            );
             ruled.sink.rejected(at(), message, level.max_runs, num_runs);
         }
         Some(_) => {}
@@ -70,7 +73,8 @@ fn check_below(campaign: &Campaign, run: &Run, ruled: &mut Ruled<'_>) {
     let at = || At::entry(run.first.entry, "/body/det/rescue_level");
     let below = campaign.ladder(run.arm(), run.seed()).get(&(run.level() - 1)).copied();
     let Some(below) = below.filter(|below| below.first.entry < run.first.entry) else {
-        let message = format!("{} leaves out a rung: no run of the level below was bound before it", run.name());
+        let message =
+            format!("{} leaves out a rung: no run of the level below was bound before it", run.name());
         ruled.sink.rejected(at(), message, format!("a run of level {}", run.level() - 1), "none");
         return;
     };
@@ -78,7 +82,12 @@ fn check_below(campaign: &Campaign, run: &Run, ruled: &mut Ruled<'_>) {
     if let Some(reach) = facts.reach.filter(|_| facts.selected_step.is_some()) {
         let message = format!("{} rescues a run that reached the threshold", run.name());
         let expected = "a run that did not reach it";
-        ruled.sink.rejected(at(), message, expected, format!("{} reached it at step {}", below.name(), reach.step));
+        ruled.sink.rejected(
+            at(),
+            message,
+            expected,
+            format!("{} reached it at step {}", below.name(), reach.step),
+        );
     }
 }
 

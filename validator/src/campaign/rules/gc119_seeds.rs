@@ -36,7 +36,8 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
         for (member, seed) in own {
             if seed != run.seed() {
                 let at = At::entry(run.first.entry, format!("contract /seeds/{member}"));
-                let message = format!("the contract of {} has another seed than the campaign has for it", run.name());
+                let message =
+                    format!("the contract of {} has another seed than the campaign has for it", run.name());
                 ruled.sink.rejected(at, message, run.seed(), seed);
                 ruled.block(Block::arm(run.arm(), format!("{} has another seed", run.name())));
             }

@@ -42,7 +42,9 @@ fn check_streams(campaign: &Campaign, run: &Run, facts: &RunFacts, ruled: &mut R
     let contract: &Contract = &facts.frozen.contract;
     let metric = &campaign.prereg.metric;
     let before = ruled.sink.num_errors();
-    for (name, pointer) in [(&contract.selection.stream, "/selection/stream"), (&metric.stream, "/evaluation/streams")] {
+    for (name, pointer) in
+        [(&contract.selection.stream, "/selection/stream"), (&metric.stream, "/evaluation/streams")]
+    {
         let stream = contract.evaluation.streams.iter().find(|stream| stream.name == *name);
         if stream.is_none_or(|stream| stream.split != Split::Val) {
             let at = At::entry(run.first.entry, format!("contract {pointer}"));
@@ -54,8 +56,14 @@ fn check_streams(campaign: &Campaign, run: &Run, facts: &RunFacts, ruled: &mut R
             && let Some(stream) = stream.filter(|stream| stream.direction != metric.direction)
         {
             let at = At::entry(run.first.entry, "contract /evaluation/streams");
-            let message = format!("in {} other values of {name:?} are better than in the preregistration", run.name());
-            ruled.sink.rejected(at, message, format!("{:?}", metric.direction), format!("{:?}", stream.direction));
+            let message =
+                format!("in {} other values of {name:?} are better than in the preregistration", run.name());
+            ruled.sink.rejected(
+                at,
+                message,
+                format!("{:?}", metric.direction),
+                format!("{:?}", stream.direction),
+            );
         }
     }
     if facts.has_qualification_eval {

@@ -27,12 +27,18 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
         if num_missing > 0 {
             let at = At::place(format!("arm {}", arm.name));
             let message = format!("what arm {:?} cost is more than can be added up", arm.name);
-            ruled.sink.incomplete(at, message, "the ledger of every run", format!("{num_missing} are missing"));
+            ruled.sink.incomplete(
+                at,
+                message,
+                "the ledger of every run",
+                format!("{num_missing} are missing"),
+            );
         }
         let total = numbers::sum(runs.iter().filter_map(|run| Some(&run.known()?.costs)));
         if campaign.prereg.costs.contains(&CostDimension::Energy) && total.energy_j.is_none() {
             let at = At::place(format!("arm {}", arm.name));
-            let message = format!("the energy of arm {:?} was preregistered, and a run did not measure it", arm.name);
+            let message =
+                format!("the energy of arm {:?} was preregistered, and a run did not measure it", arm.name);
             ruled.sink.incomplete(at, message, "joules of every attempt", "null");
             ruled.block(Block::arm(&arm.name, format!("the energy of arm {:?} is not known", arm.name)));
         }

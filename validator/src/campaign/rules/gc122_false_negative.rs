@@ -30,7 +30,9 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
         }
         num_checked += 1;
         for pair in &claim.arms {
-            let (Some(arm), Some(against)) = (campaign.arm(&pair.arm), campaign.arm(&pair.against)) else { continue };
+            let (Some(arm), Some(against)) = (campaign.arm(&pair.arm), campaign.arm(&pair.against)) else {
+                continue;
+            };
             let mut missing = missing_of(campaign, arm);
             missing.extend(untrained(campaign, against));
             for reason in missing {
@@ -58,12 +60,18 @@ fn missing_of(campaign: &Campaign, arm: &Arm) -> Vec<String> {
             let values = campaign.runs_of(&arm.name, RunPurpose::PositiveControl);
             let mut values = values.filter_map(|run| run.quality(&metric.stream));
             if !values.any(|value| metrics::reaches(metric.direction, value, control.threshold)) {
-                missing.push(format!("no positive control of arm {:?} reached {:?}", arm.name, control.threshold));
+                missing.push(format!(
+                    "no positive control of arm {:?} reached {:?}",
+                    arm.name, control.threshold
+                ));
             }
         }
     }
     let (spent, allowed) =
         (campaign.runs_of(&arm.name, RunPurpose::Tuning).count(), arm.tuning.num_trials as usize);
+    if allowed == 0 {
+        missing.push(format!("arm {:?} was never tuned", arm.name));
+    }
     if spent < allowed {
         missing.push(format!("arm {:?} spent {spent} of {allowed} trials", arm.name));
     }
@@ -74,7 +82,9 @@ fn missing_of(campaign: &Campaign, arm: &Arm) -> Vec<String> {
         };
         match run.known().map(|facts| facts.ended) {
             Some(Some(End::Completed)) => {}
-            Some(Some(outcome)) => missing.push(format!("{} ended {outcome:?} and not by its stopping rule", run.name())),
+            Some(Some(outcome)) => {
+                missing.push(format!("{} ended {outcome:?} and not by its stopping rule", run.name()))
+            }
             Some(None) | None => missing.push(format!("{} has not ended", run.name())),
         }
     }
@@ -84,6 +94,7 @@ fn missing_of(campaign: &Campaign, arm: &Arm) -> Vec<String> {
 /// Seeds at which the arm to compare with did not get to the threshold.
 fn untrained(campaign: &Campaign, against: &Arm) -> Vec<String> {
     let dimension = schemas::campaign::ClaimDimension::StepsToQuality;
-    let missed = campaign.seeds().filter(|seed| numbers::value(campaign, &against.name, *seed, dimension).is_none());
+    let missed =
+        campaign.seeds().filter(|seed| numbers::value(campaign, &against.name, *seed, dimension).is_none());
     missed.map(|seed| format!("arm {:?} did not reach the threshold at seed {seed}", against.name)).collect()
 }

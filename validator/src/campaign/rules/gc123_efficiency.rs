@@ -38,7 +38,10 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
                 let (Some(own), Some(other)) = (of(&pair.arm), of(&pair.against)) else { continue };
                 if own > other {
                     let name = dimension_name(dimension);
-                    let reason = format!("arm {:?} costs more than {:?} in {name}: {own:?} against {other:?}", pair.arm, pair.against);
+                    let reason = format!(
+                        "arm {:?} costs more than {:?} in {name}: {own:?} against {other:?}",
+                        pair.arm, pair.against
+                    );
                     report(claim, &reason, &format!("at most {other:?} in {name}"), ruled);
                     ruled.block(Block::refutation(claim, reason));
                 }
@@ -55,7 +58,9 @@ fn check_end(campaign: &Campaign, claim: &Claim, arm: &str, ruled: &mut Ruled<'_
     for seed in campaign.seeds() {
         let Some(value) = numbers::value(campaign, arm, seed, ClaimDimension::Quality) else { continue };
         if !crate::derive::metrics::reaches(metric.direction, value, metric.threshold) {
-            let reason = format!("the selected candidate of arm {arm:?} at seed {seed} is at {value:?}, short of the threshold");
+            let reason = format!(
+                "the selected candidate of arm {arm:?} at seed {seed} is at {value:?}, short of the threshold"
+            );
             report(claim, &reason, &format!("{:?} or better", metric.threshold), ruled);
             ruled.block(Block::refutation(claim, reason));
         }

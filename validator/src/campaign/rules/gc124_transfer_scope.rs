@@ -40,7 +40,8 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
                 continue;
             }
             let at = At::place(format!("claim {}", claim.id));
-            let message = format!("claim {:?} speaks of {scope:?}, along which its runs do not vary", claim.id);
+            let message =
+                format!("claim {:?} speaks of {scope:?}, along which its runs do not vary", claim.id);
             let reason = match points.first() {
                 Some(point) => format!("all runs of the claim are at {point} of {scope:?}"),
                 None => format!("no run of the claim is at a point of {scope:?}"),
@@ -82,7 +83,8 @@ fn check_points(campaign: &Campaign, axis: &TestedAxis, index: usize, ruled: &mu
     }
     for point in declared.iter().filter(|point| !met.contains_key(*point)) {
         let at = At::entry(0, format!("/body/det/preregistration#/axes/{index}"));
-        let message = format!("no confirmation run is at a point of axis {:?} that was to be tested", axis.axis);
+        let message =
+            format!("no confirmation run is at a point of axis {:?} that was to be tested", axis.axis);
         ruled.sink.incomplete(at, message, point, "no run");
     }
 }
