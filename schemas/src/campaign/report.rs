@@ -220,14 +220,14 @@ pub struct ArmOfCampaign {
     pub costs: CampaignCosts,
     /// Name.
     pub name: String,
-    /// Confirmation runs that reached the threshold.
-    pub num_reached: u64,
-    /// Runs that ended without completing.
-    pub num_failed: u64,
     /// Confirmation runs.
     pub num_confirmations: u64,
+    /// Runs that ended without completing.
+    pub num_failed: u64,
     /// Positive controls.
     pub num_positive_controls: u64,
+    /// Confirmation runs that reached the threshold.
+    pub num_reached: u64,
     /// Runs with a rescue level above 0.
     pub num_rescued: u64,
     /// Tuning runs.

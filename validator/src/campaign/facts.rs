@@ -80,6 +80,7 @@ pub(crate) struct Collector {
     costs: CampaignCosts,
     running: BTreeMap<AttemptId, (u64, u64)>,
     has_energy: bool,
+    num_ended: u64,
     first_effect: Option<(u64, u64)>,
     ended: Option<Outcome>,
     selected: Option<(u64, u64)>,
@@ -99,6 +100,7 @@ impl Collector {
             costs: CampaignCosts { energy_j: Some(0), runs: 1, ..CampaignCosts::default() },
             running: BTreeMap::new(),
             has_energy: true,
+            num_ended: 0,
             first_effect: None,
             ended: None,
             selected: None,
@@ -121,6 +123,7 @@ impl Collector {
         match &entry.body {
             Body::AttemptStart(halves) => self.begin(halves.det.from_step),
             Body::AttemptEnd(halves) => {
+                self.num_ended += 1;
                 self.costs.cpu_us += halves.obs.cost.cpu_us;
                 match halves.obs.cost.energy_j {
                     Some(joules) => self.costs.energy_j = self.costs.energy_j.map(|sum| sum + joules),
@@ -223,7 +226,8 @@ impl Collector {
         roots: BTreeMap<u64, [u8; 32]>,
         openings: Result<Vec<Opening>, String>,
     ) -> RunFacts {
-        if !self.has_energy {
+        // What an attempt without a terminal entry used is not known.
+        if !self.has_energy || self.num_ended < self.costs.attempts {
             self.costs.energy_j = None;
         }
         let selected_step = self.selected.map(|(step, _)| step);

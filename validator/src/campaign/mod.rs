@@ -16,6 +16,8 @@ mod numbers;
 mod render;
 mod rules;
 mod runs;
+#[cfg(test)]
+mod stored;
 mod summary;
 #[cfg(test)]
 mod tests;

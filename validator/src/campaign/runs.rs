@@ -261,7 +261,9 @@ pub(crate) fn unbound(
     let mut found = Vec::new();
     for path in databases(folder, runs) {
         let is_own = own.is_some() && fs::canonicalize(&path).ok() == own;
-        if is_own || path.file_name().is_some_and(|name| name == QUALIFICATION_LEDGER) {
+        // What lies where a run should is compared with that run.
+        let is_bound = runs.iter().any(|run| folder.join(run.path()) == path);
+        if is_own || is_bound || path.file_name().is_some_and(|name| name == QUALIFICATION_LEDGER) {
             continue;
         }
         let Some(store) = open(&path, Access::InPlace)? else { continue };

@@ -167,7 +167,8 @@ fn check_arm(campaign: &Campaign, arm: &Arm, wrong: &mut Wrong<'_>) {
     let reaches_card =
         |pointer: &ContractPointer| pointer.covers(CARD, None) || card.covers(pointer.parts().0, None);
     if arm.card.is_none() != tuning.pointers.iter().any(reaches_card) {
-        let message = format!("arm {:?} names a card that tuning may change, or none that anything names", arm.name);
+        let message =
+            format!("arm {:?} names a card that tuning may change, or none that anything names", arm.name);
         wrong("/card", message, "a digest exactly where tuning does not reach into the card");
     }
     let levels: Vec<u32> = arm.rescue.iter().map(|level| level.level).collect();
@@ -221,11 +222,7 @@ fn check_claim(campaign: &Campaign, claim: &Claim, wrong: &mut Wrong<'_>) {
         if claim.dimension == ClaimDimension::Quality || missing.is_some() {
             let message =
                 format!("efficiency claim {:?} is about no cost, or leaves costs out: {missing:?}", claim.id);
-            wrong(
-                "",
-                message,
-                "a cost to quality, with every cost reported beside it but energy",
-            );
+            wrong("", message, "a cost to quality, with every cost reported beside it but energy");
         }
     }
     if matches!(claim.kind, ClaimKind::Negative | ClaimKind::NoDifferenceFound) {

@@ -83,7 +83,7 @@ fn missing_of(campaign: &Campaign, arm: &Arm) -> Vec<String> {
         match run.known().map(|facts| facts.ended) {
             Some(Some(End::Completed)) => {}
             Some(Some(outcome)) => {
-                missing.push(format!("{} ended {outcome:?} and not by its stopping rule", run.name()))
+                missing.push(format!("{} ended {outcome:?} and not by its stopping rule", run.name()));
             }
             Some(None) | None => missing.push(format!("{} has not ended", run.name())),
         }
