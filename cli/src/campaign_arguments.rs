@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use schemas::campaign::RunPurpose;
 
+use crate::arguments::OutputFormat;
+
 #[derive(Debug, Args)]
 pub(crate) struct CampaignArguments {
     #[command(subcommand)]
@@ -26,6 +28,11 @@ pub(crate) enum CampaignCommand {
     Add(CampaignAddArguments),
     /// List arms and runs, and the confirmation runs that are missing.
     List(CampaignListArguments),
+    /// Re-derive everything from the campaign and the ledgers of its runs.
+    ///
+    /// Exit codes: 0 the record is whole and every claim's outcome is stated;
+    /// 1 rejected; 2 could not run; 3 tampered; 4 incomplete or not evaluated.
+    Audit(CampaignAuditArguments),
 }
 
 #[derive(Debug, Args)]
@@ -95,4 +102,19 @@ pub(crate) struct CampaignListArguments {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CampaignAuditArguments {
+    /// The campaign's ledger: `campaign.db`.
+    pub(crate) campaign: PathBuf,
+    /// How to print the report.
+    #[arg(long, visible_alias = "format", value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) output_format: OutputFormat,
+    /// Same as `--output-format json`.
+    #[arg(long, conflicts_with = "output_format")]
+    pub(crate) json: bool,
+    /// A head of the campaign that was kept elsewhere [default: `<ledger>.head`].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) head: Option<PathBuf>,
 }

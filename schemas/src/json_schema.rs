@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::body::Body;
 use crate::campaign::Preregistration;
+use crate::campaign::report::CampaignReport;
 use crate::contract::Contract;
 use crate::data::DataManifest;
 use crate::dsse::Envelope;
@@ -71,6 +72,7 @@ fn entry() -> Value {
 #[must_use]
 pub fn documents() -> Vec<(&'static str, Value)> {
     vec![
+        ("campaign-report.schema.json", of::<CampaignReport>()),
         ("checkpoint-manifest.schema.json", of::<CheckpointManifest>()),
         ("contract.schema.json", of::<Contract>()),
         ("data-manifest.schema.json", of::<DataManifest>()),

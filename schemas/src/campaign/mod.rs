@@ -14,6 +14,7 @@ mod arm;
 mod claim;
 mod entries;
 mod pointer;
+pub mod report;
 
 use serde::{Deserialize, Serialize};
 

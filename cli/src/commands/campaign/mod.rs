@@ -1,6 +1,7 @@
 //! `ledger campaign`: runs that are compared, with all of their denominators.
 
 mod add;
+mod audit;
 mod freeze;
 mod list;
 
@@ -14,5 +15,6 @@ pub(crate) fn run(command: &CampaignCommand) -> Result<u8, Failure> {
         CampaignCommand::Freeze(arguments) => freeze::run(arguments),
         CampaignCommand::Add(arguments) => add::run(arguments),
         CampaignCommand::List(arguments) => list::run(arguments),
+        CampaignCommand::Audit(arguments) => audit::run(arguments),
     }
 }
