@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use schemas::data::LicenseClass;
 
+use crate::campaign_arguments::CampaignArguments;
 use crate::preset::Preset;
 
 /// Freezes what a training run is, records it, and checks the claim afterwards.
@@ -52,6 +53,8 @@ pub(crate) enum Command {
     Rules(JsonArguments),
     /// Hand the selected candidate to qualification, after an audit that accepts.
     Handoff(HandoffArguments),
+    /// Compare runs under one preregistration: freeze it, bind every run, audit them together.
+    Campaign(CampaignArguments),
     /// Serve read-only pages about ledgers on this machine.
     Serve(ServeArguments),
     /// Print the JSON Schema of a document, or check a document against it.
@@ -107,6 +110,21 @@ pub(crate) struct InitArguments {
     /// Change a value of the contract: a JSON pointer, `=`, a JSON value.
     #[arg(long, value_name = "/POINTER=VALUE")]
     pub(crate) set: Vec<String>,
+    /// Make a run of this campaign: fills membership and seeds, and copies the preregistration.
+    #[arg(long, value_name = "CAMPAIGN", requires_all = ["arm", "seed", "output"])]
+    pub(crate) campaign: Option<PathBuf>,
+    /// Arm of the campaign.
+    #[arg(long, requires = "campaign")]
+    pub(crate) arm: Option<String>,
+    /// The run's seed, for everything that is drawn.
+    #[arg(long, value_name = "N", requires = "campaign")]
+    pub(crate) seed: Option<u64>,
+    /// Number among all runs of the arm [default: the next that no bound run has].
+    #[arg(long, value_name = "N", requires = "campaign", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) trial: Option<u32>,
+    /// Rung of the arm's rescue ladder.
+    #[arg(long, value_name = "N", requires = "campaign", default_value_t = 0)]
+    pub(crate) rescue_level: u32,
     /// Name of the run [default: that of the folder].
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -119,7 +137,7 @@ pub(crate) struct InitArguments {
     /// Freeze the score of an interpolated byte 3-gram model as the quality target.
     #[arg(long)]
     pub(crate) baseline: bool,
-    /// Folder of the role keys [default: $LEDGER_KEYS, else `keys` in the new folder].
+    /// Folder of the role keys [default: $LEDGER_KEYS, else `keys` in the new folder, or beside the campaign].
     #[arg(long, value_name = "DIR")]
     pub(crate) keys: Option<PathBuf>,
     /// Where the contract's plan runs; the trainer must have been built with it.

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use crate::arguments::InitArguments;
 use crate::failure::Failure;
+use crate::membership::{self, CampaignMembership};
 use crate::template::{self, CARD, DATA_FOLDER};
 use crate::{key_folder, trainer_program, workers};
 
@@ -52,6 +53,8 @@ pub(crate) struct Inputs {
     pub(crate) keys: PathBuf,
     /// Bytes of the parameter manifest.
     pub(crate) parameters: Vec<u8>,
+    /// The campaign's preregistration, for a run of one.
+    pub(crate) preregistration: Option<Vec<u8>>,
     /// Readable by nobody else, removed when it is dropped: the plaintext of
     /// the sealed set lies here until it is sealed.
     pub(crate) private: TempDir,
@@ -60,7 +63,8 @@ pub(crate) struct Inputs {
 impl Inputs {
     /// Reads and checks what the arguments name. Makes nothing.
     pub(crate) fn read(arguments: &InitArguments, output: &Path) -> Result<Self, Failure> {
-        let mut contract = edited_contract(arguments, output)?;
+        let membership = membership::read(arguments)?;
+        let mut contract = edited_contract(arguments, output, membership.as_ref())?;
         let trainer = trainer_program::locate(arguments.trainer.as_deref());
         let identity = trainer_program::identity(&trainer, arguments.device.name())?;
         contract["code"] = serde_json::to_value(&identity.code)?;
@@ -69,7 +73,9 @@ impl Inputs {
         let wants_baseline = arguments.baseline || arguments.preset.has_baseline();
         let baseline = if wants_baseline { Some(baseline_stream(&contract)?) } else { None };
         check_late_edits(arguments, &contract, wants_baseline)?;
-        let keys = key_folder::locate(arguments.keys.as_deref(), output);
+        // A run of a campaign is owned by who owns the campaign.
+        let beside = arguments.campaign.as_deref().map_or(output, key_folder::folder_of);
+        let keys = key_folder::locate(arguments.keys.as_deref(), beside);
         key_folder::check(&keys)?;
         let private = tempfile::tempdir()?;
         let build = build_request(arguments, output, &contract, &private.path().join(HELD_OUT))?;
@@ -81,7 +87,9 @@ impl Inputs {
         std::fs::write(&card_file, &card)?;
         let parameters = trainer_program::parameters(&trainer, &contract["architecture"], &card_file)?;
         workers::fill_traffic(&mut contract, &serde_json::from_slice(&parameters)?);
-        Ok(Self { baseline, build, card, code: identity.code, contract, keys, parameters, private })
+        let preregistration = membership.map(|membership| membership.preregistration);
+        let code = identity.code;
+        Ok(Self { baseline, build, card, code, contract, keys, parameters, preregistration, private })
     }
 }
 
@@ -91,10 +99,17 @@ pub(crate) fn edit_filled(arguments: &InitArguments, contract: &mut Value) -> Re
 }
 
 /// The preset's contract with the edits of the command line.
-fn edited_contract(arguments: &InitArguments, output: &Path) -> Result<Value, Failure> {
+fn edited_contract(
+    arguments: &InitArguments,
+    output: &Path,
+    membership: Option<&CampaignMembership>,
+) -> Result<Value, Failure> {
     let folder_name = || output.file_name().map(|name| name.to_string_lossy().into_owned());
     let name = arguments.name.clone().or_else(folder_name).unwrap_or_else(|| "run".to_owned());
     let mut contract = template::contract(arguments.preset, &name);
+    if let Some(membership) = membership {
+        membership.fill(&mut contract)?;
+    }
     let class = LicenseClass::from(arguments.license);
     contract["data"]["admitted_license_classes"] = json!([class]);
     workers::share(&mut contract, arguments.workers)?;

@@ -9,10 +9,12 @@
 //! (`docs/ERRORS.md`): 0 done, 1 findings, 2 could not run; `audit` has its own.
 
 mod arguments;
+mod campaign_arguments;
 mod commands;
 mod failure;
 mod inputs;
 mod key_folder;
+mod membership;
 mod output;
 mod preset;
 mod template;

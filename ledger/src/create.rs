@@ -187,7 +187,7 @@ pub fn create_qualification_ledger(path: &Path, key: &KeyPair, run: &RunId) -> R
     build(path, &note::origin(LedgerKind::Qualification, run), key, &[], None)
 }
 
-fn first_header(owner: &KeyPair, idem: [u8; 16], run: &RunId) -> Header {
+pub(crate) fn first_header(owner: &KeyPair, idem: [u8; 16], run: &RunId) -> Header {
     Header {
         actor: owner.id(),
         attempt: None,
@@ -203,14 +203,14 @@ fn first_header(owner: &KeyPair, idem: [u8; 16], run: &RunId) -> Header {
     }
 }
 
-fn random<const N: usize>() -> Result<[u8; N], CreateError> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], CreateError> {
     let mut bytes = [0u8; N];
     getrandom::fill(&mut bytes).map_err(|error| CreateError::Random(error.to_string()))?;
     Ok(bytes)
 }
 
 /// Builds the database under a temporary name and puts head and database in place.
-fn build(
+pub(crate) fn build(
     path: &Path,
     origin: &str,
     key: &KeyPair,

@@ -7,6 +7,7 @@
 //! code with this crate. There is no
 //! verb that deletes or changes an entry.
 
+pub mod campaign;
 pub mod canonical;
 pub mod create;
 pub mod dsse;

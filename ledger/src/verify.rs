@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::campaign::CampaignContract;
 use crate::head_file;
 use crate::keys::Role;
 use crate::note::{self, NoteError, TreeHead};
@@ -136,7 +137,7 @@ fn accepted_keys(reader: &Reader, given: &[String], size: u64) -> Vec<(String, O
     if !given.is_empty() {
         return given.iter().map(|public| (public.clone(), None)).collect();
     }
-    let Ok(frozen) = reader.contract() else { return Vec::new() };
+    let Ok(frozen) = reader.contract() else { return campaign_owner(reader) };
     let keys = frozen.contract.keys;
     let mut accepted = vec![(keys.trainer.public, Some(Role::Trainer))];
     // The owner signs the freeze and nothing after it.
@@ -144,6 +145,13 @@ fn accepted_keys(reader: &Reader, given: &[String], size: u64) -> Vec<(String, O
         accepted.push((keys.owner.public, Some(Role::Owner)));
     }
     accepted
+}
+
+/// A campaign's owner signs all of its heads.
+fn campaign_owner(reader: &Reader) -> Vec<(String, Option<Role>)> {
+    let campaign = reader.entry(0).ok().and_then(|entry| CampaignContract::from_entry(&entry).ok());
+    let owner = campaign.map(|campaign| (campaign.preregistration.keys.owner.public, Some(Role::Owner)));
+    owner.into_iter().collect()
 }
 
 fn verify_signature(

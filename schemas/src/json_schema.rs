@@ -4,6 +4,8 @@ use schemars::{Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
 use crate::body::Body;
+use crate::campaign::Preregistration;
+use crate::campaign::report::CampaignReport;
 use crate::contract::Contract;
 use crate::data::DataManifest;
 use crate::dsse::Envelope;
@@ -70,6 +72,7 @@ fn entry() -> Value {
 #[must_use]
 pub fn documents() -> Vec<(&'static str, Value)> {
     vec![
+        ("campaign-report.schema.json", of::<CampaignReport>()),
         ("checkpoint-manifest.schema.json", of::<CheckpointManifest>()),
         ("contract.schema.json", of::<Contract>()),
         ("data-manifest.schema.json", of::<DataManifest>()),
@@ -77,6 +80,7 @@ pub fn documents() -> Vec<(&'static str, Value)> {
         ("entry.schema.json", entry()),
         ("parameter-manifest.schema.json", of::<ParameterManifest>()),
         ("policy-card.schema.json", of::<PolicyCard>()),
+        ("preregistration.schema.json", of::<Preregistration>()),
         ("report.schema.json", of::<Report>()),
     ]
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use schemas::body::Kind;
+use schemas::campaign::Preregistration;
 use schemas::contract::Contract;
 use schemas::data::DataManifest;
 use schemas::dsse::Envelope;
@@ -198,6 +199,29 @@ fn the_golden_contract_is_read_whole() {
     assert_eq!(contract, other);
     let unknown = canonical.replacen("{\"architecture\"", "{\"aa\":1,\"architecture\"", 1);
     assert!(serde_json::from_str::<Contract>(&unknown).is_err());
+}
+
+#[test]
+fn the_golden_preregistration_is_read_whole() {
+    let canonical = golden("preregistration.canonical.json");
+    let read: Preregistration = serde_json::from_str(&canonical).expect("a preregistration");
+    assert_eq!((read.arms.len(), read.seeds.len(), read.axes[0].points.len()), (2, 3, 2));
+    let value: serde_json::Value = serde_json::from_str(&canonical).expect("JSON");
+    let written = serde_json::to_value(&read).expect("writable");
+    let names = |value: &serde_json::Value| -> Vec<String> {
+        value.as_object().expect("an object").keys().cloned().collect()
+    };
+    assert_eq!(names(&written), names(&value));
+    for (from, to) in [
+        ("{\"arms\"", "{\"aa\":1,\"arms\""),
+        ("\"label\":\"Adam\"", "\"labels\":\"Adam\""),
+        ("\"tokens_to_quality\"", "\"tokens_per_second\""),
+        ("\"seeds\":[\"1\"", "\"seeds\":[1"),
+    ] {
+        assert!(canonical.contains(from), "{from}");
+        let changed = canonical.replacen(from, to, 1);
+        assert!(serde_json::from_str::<Preregistration>(&changed).is_err(), "{to}");
+    }
 }
 
 #[test]

@@ -100,6 +100,8 @@ fn the_golden_contract_validates_and_departures_do_not() {
             validator.iter_errors(&golden(name)).map(|error| error.to_string()).collect();
         assert!(errors.is_empty(), "{name}: {errors:?}");
     }
+    let preregistration = golden("preregistration.canonical.json");
+    assert!(self::validator("preregistration.schema.json").is_valid(&preregistration));
     let contract = golden("contract.canonical.json");
     for pointer in
         ["/architecture", "/keys/owner", "/schedule/0/shape", "/data/manifest", "/purpose/authority"]

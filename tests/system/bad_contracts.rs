@@ -145,13 +145,15 @@ fn cosignatures_that_nobody_checks() {
 }
 
 #[test]
-fn campaign_that_nobody_evaluates() {
+fn campaign_that_is_not_at_hand() {
     let edit = |contract: &mut Value| {
-        let campaign = format!("sha256:{}", "00".repeat(32));
-        contract["membership"] =
-            json!({ "kind": "campaign", "arm": "a", "campaign": campaign, "rescue_level": 0, "trial": 0 });
+        contract["membership"] = json!({
+            "kind": "campaign", "arm": "a", "campaign": "0123456789abcdef-0123456789abcdef",
+            "preregistration": {"digest": null, "num_bytes": null, "path": "preregistration.json"},
+            "rescue_level": 0, "trial": 1
+        });
     };
-    check_edit(edit, &["/membership/kind", "standalone"]);
+    check_edit(edit, &["/membership/preregistration/path", "does not exist"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod bad_contracts;
 mod bad_ledgers;
 mod bad_storage;
 mod byte_sweep;
+mod campaigns;
 mod clock;
 mod crash_trials;
 mod crashes;

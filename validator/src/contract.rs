@@ -69,7 +69,9 @@ pub(crate) fn read(
     let qualifier = usable_key("qualifier", &contract.keys.qualifier.public, &mut sinks.signature);
     let validator = usable_key("validator", &contract.keys.validator.public, &mut sinks.signature);
     let signers = match (owner, trainer) {
-        (Some(owner), Some(trainer)) => Some(Signers { run: run.clone(), owner, trainer }),
+        (Some(owner), Some(trainer)) => {
+            Some(Signers { origin: format!("governed-ledger/run/{run}"), owner, trainer })
+        }
         _ => None,
     };
     let id = |role: &str, public: &str| key_id(role, public).unwrap_or_else(|| role.into());

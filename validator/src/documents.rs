@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::contract::FileBinding;
+use schemas::contract::{FileBinding, Membership};
 use schemas::data::{DataManifest, Split};
 use schemas::digest::Digest;
 use schemas::parameters::ParameterManifest;
@@ -12,13 +12,16 @@ use serde::de::DeserializeOwned;
 
 use crate::canonical::check_entry_json;
 use crate::contract::ContractRead;
-use crate::frozen::{Bound, ExampleTable, Frozen};
+use crate::frozen::{Bound, ExampleTable, Frozen, FrozenPreregistration};
 use crate::rule::{At, Outcome, Sink};
 use crate::store::Store;
 
 /// Bindings whose bytes an audit needs, so that the ledger must hold them.
 const REQUIRED: [&str; 5] =
     ["/data/manifest", "/data/train_examples", "/data/val_examples", "/parameters", "/update/card"];
+
+/// Required besides where the run belongs to a campaign.
+const PREREGISTRATION: &str = "/membership/preregistration";
 
 /// Largest batch whose draws are derived: every step costs its batch, and a
 /// contract may claim any number.
@@ -118,13 +121,23 @@ fn check_list(read: &ContractRead, sink: &mut Sink) {
             sink.rejected(at(), "a binding is listed twice", "each pointer once", &artifact.pointer);
         }
     }
-    for pointer in REQUIRED.iter().filter(|pointer| !seen.contains(*pointer)) {
+    let preregistration = preregistration(read).map(|_| PREREGISTRATION);
+    let required = REQUIRED.into_iter().chain(preregistration);
+    for pointer in required.filter(|pointer| !seen.contains(pointer)) {
         sink.rejected(
             At::entry(0, "/body/det/artifacts"),
             format!("the document that the contract binds at {pointer} is not stored"),
             pointer,
             "no artifact with this pointer",
         );
+    }
+}
+
+/// Where the campaign's preregistration is bound.
+fn preregistration(read: &ContractRead) -> Option<&FileBinding> {
+    match &read.contract.membership {
+        Membership::Campaign { preregistration, .. } => Some(preregistration),
+        Membership::Standalone => None,
     }
 }
 
@@ -146,6 +159,10 @@ fn parse(read: &ContractRead, mut stored: BTreeMap<Digest, Vec<u8>>, sink: &mut 
     let val_bytes = take("/data/val_examples", &contract.data.val_examples);
     let parameter_bytes = take("/parameters", &contract.parameters);
     let card_bytes = take("/update/card", &contract.update.card);
+    let preregistration = preregistration(read).map(|binding| {
+        let parsed = take(PREREGISTRATION, binding).and_then(FrozenPreregistration::parse);
+        report(parsed, PREREGISTRATION, sink)
+    });
     stored.clear();
     let data = document(manifest_bytes, "/data/manifest", sink, check_manifest);
     let parameters = document(parameter_bytes, "/parameters", sink, check_parameters);
@@ -170,6 +187,7 @@ fn parse(read: &ContractRead, mut stored: BTreeMap<Digest, Vec<u8>>, sink: &mut 
         card,
         data,
         parameters,
+        preregistration,
         train_examples,
         val_examples,
     }

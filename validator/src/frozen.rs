@@ -4,12 +4,16 @@
 //! A document that is missing or damaged leaves a reason in its place, so
 //! that rules which need it say `not_evaluated` and all others still run.
 
+use schemas::campaign::Preregistration;
 use schemas::contract::Contract;
 use schemas::data::{DataManifest, EXAMPLE_RECORD_BYTES, EXAMPLE_TABLE_MAGIC, ExampleRecord};
 use schemas::digest::Digest;
 use schemas::ids::RunId;
 use schemas::parameters::ParameterManifest;
 use schemas::policy_card::PolicyCard;
+use sha2::{Digest as _, Sha256};
+
+use crate::canonical::check_contract_json;
 
 /// A bound document, or why it cannot be used.
 pub type Bound<T> = Result<T, String>;
@@ -29,10 +33,40 @@ pub struct Frozen {
     pub data: Bound<DataManifest>,
     /// `/parameters`.
     pub parameters: Bound<ParameterManifest>,
+    /// `/membership/preregistration`; `None` where the run stands alone.
+    pub preregistration: Option<Bound<FrozenPreregistration>>,
     /// `/data/train_examples`.
     pub train_examples: Bound<ExampleTable>,
     /// `/data/val_examples`.
     pub val_examples: Bound<ExampleTable>,
+}
+
+/// The preregistration of the campaign that the run says it belongs to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FrozenPreregistration {
+    /// Its canonical bytes.
+    pub canonical: Vec<u8>,
+    /// SHA-256 of them.
+    pub digest: Digest,
+    /// What they say.
+    pub document: Preregistration,
+}
+
+impl FrozenPreregistration {
+    /// Reads a preregistration from its canonical bytes.
+    ///
+    /// # Errors
+    /// In words, when the bytes are not canonical or not a preregistration.
+    pub fn parse(canonical: Vec<u8>) -> Bound<Self> {
+        check_contract_json(&canonical).map_err(|problem| format!("not canonical (RFC 8785): {problem}"))?;
+        let document: Preregistration =
+            serde_json::from_slice(&canonical).map_err(|error| error.to_string())?;
+        if document.format != schemas::PREREGISTRATION_FORMAT {
+            return Err(format!("its format is {:?}", document.format));
+        }
+        let digest = Digest::sha256(Sha256::digest(&canonical).into());
+        Ok(Self { canonical, digest, document })
+    }
 }
 
 /// Folder beside the ledger in which a run with a store by URL has its

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use schemas::digest::encode_hex;
-use schemas::ids::RunId;
 use schemas::report::HeadSource;
 
 use crate::ed25519::PublicKey;
@@ -24,9 +23,10 @@ pub(crate) const MAX_HEAD_FILE_BYTES: u64 = 64 << 20;
 /// What brings a head file up to date.
 const HEAL: &str = "run `trainer run` on the ledger, which writes the missing heads as it opens it, or restore the head file";
 
-/// Who may sign heads of this run.
+/// Who may sign heads of this ledger.
 pub(crate) struct Signers {
-    pub(crate) run: RunId,
+    /// First line of every head: `governed-ledger/run/<run id>`.
+    pub(crate) origin: String,
     pub(crate) owner: PublicKey,
     pub(crate) trainer: PublicKey,
 }
@@ -347,14 +347,14 @@ fn verify(
 ) -> HeadClaim {
     let mut is_signed = false;
     if let Some(signers) = signers {
-        let origin = format!("governed-ledger/run/{}", signers.run);
-        if note.origin != origin {
-            sink.tampered(At::place(&place), "the head is of another ledger", &origin, &note.origin);
+        let origin = &signers.origin;
+        if note.origin != *origin {
+            sink.tampered(At::place(&place), "the head is of another ledger", origin, &note.origin);
         }
         let (role, key) =
             if note.size <= 1 { ("owner", &signers.owner) } else { ("trainer", &signers.trainer) };
         match note.verify(key) {
-            Ok(()) => is_signed = note.origin == origin,
+            Ok(()) => is_signed = note.origin == *origin,
             Err(error) => sink.tampered(
                 At::place(&place),
                 format!("the head is not signed by the contract's {role} key"),

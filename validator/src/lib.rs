@@ -8,6 +8,7 @@
 
 mod assemble;
 mod audit;
+pub mod campaign;
 pub mod canonical;
 mod contract;
 pub mod derive;

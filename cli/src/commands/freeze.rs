@@ -97,14 +97,14 @@ pub(super) fn refuse(error: FreezeError, contract: &Path, json: bool) -> Result<
     }
 }
 
-fn say_problems(problems: &[FreezeProblem]) {
+pub(super) fn say_problems(problems: &[FreezeProblem]) {
     for problem in problems {
         say(format!("error: {problem}"));
         say(format!("hint: {}", problem.hint));
     }
 }
 
-fn problem_json(problem: &FreezeProblem) -> Value {
+pub(super) fn problem_json(problem: &FreezeProblem) -> Value {
     json!({
         "column": problem.position.map(|position| position.column), "file": problem.file, "hint": problem.hint,
         "line": problem.position.map(|position| position.line), "message": problem.message,

@@ -20,6 +20,7 @@ use crate::arguments::InitArguments;
 use crate::failure::{Failure, OrFail};
 use crate::inputs::{self, BaselineStream, Inputs};
 use crate::key_folder;
+use crate::membership::PREREGISTRATION;
 use crate::output::{count, print, print_json, say, say_done, write_file};
 use crate::template::{self, CARD, CONTRACT, DATA_FOLDER, PARAMETERS, SEALED};
 
@@ -31,8 +32,17 @@ pub(crate) fn run(arguments: &InitArguments) -> Result<u8, Failure> {
     let Some(output) = &arguments.output else {
         return Err(Failure::new("no folder is named", "name one with --output"));
     };
-    let Inputs { baseline: stream, build: request, card, code, mut contract, keys, parameters, private } =
-        Inputs::read(arguments, output)?;
+    let Inputs {
+        baseline: stream,
+        build: request,
+        card,
+        code,
+        mut contract,
+        keys,
+        parameters,
+        preregistration,
+        private,
+    } = Inputs::read(arguments, output)?;
     make_folder(output)?;
     let made = key_folder::make_missing(&keys)?;
     key_folder::say_made(&keys, &made);
@@ -51,6 +61,9 @@ pub(crate) fn run(arguments: &InitArguments) -> Result<u8, Failure> {
     }
     write_file(&output.join(CARD), &card, false)?;
     write_file(&output.join(PARAMETERS), &parameters, false)?;
+    if let Some(preregistration) = preregistration {
+        write_file(&output.join(PREREGISTRATION), &preregistration, false)?;
+    }
     say(format!("Bound {} {}, code {}.", code.package, code.version, code.digest));
     inputs::edit_filled(arguments, &mut contract)?;
     template::add_comments(&mut contract);

@@ -73,6 +73,15 @@ pub(super) fn line(entry: &Entry) -> String {
 fn summary(body: &Body) -> String {
     match body {
         Body::ContractFrozen(body) => body.det.digest.to_string(),
+        Body::CampaignFrozen(body) => body.det.digest.to_string(),
+        Body::CampaignRun(body) => format!(
+            "{} {} trial {} seed {} {}",
+            body.det.arm,
+            super::campaign::purpose_name(body.det.purpose),
+            body.det.trial,
+            body.det.seed.0,
+            body.obs.path
+        ),
         Body::AttemptStart(body) => format!("{:?} from step {}", body.det.reason, body.det.from_step),
         Body::AttemptEnd(body) => {
             format!("{:?} at step {}: {}", body.det.outcome, body.det.last_step, body.obs.reason)

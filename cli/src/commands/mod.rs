@@ -1,6 +1,7 @@
 //! One file a command.
 
 mod audit;
+mod campaign;
 mod export;
 mod freeze;
 mod get;
@@ -15,6 +16,8 @@ mod seal;
 mod serve;
 mod show;
 mod verify_head;
+
+pub(crate) use campaign::CAMPAIGN_HINT;
 
 use std::path::Path;
 
@@ -43,6 +46,7 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::Rule(arguments) => rule::run(&arguments),
         Command::Rules(arguments) => rule::run_all(&arguments),
         Command::Handoff(arguments) => handoff::run(&arguments),
+        Command::Campaign(arguments) => campaign::run(&arguments.command),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Schema(arguments) => schema::run(&arguments),
     }

@@ -2,16 +2,17 @@
 
 use serde_json::{Value, json};
 use validator::rule::RuleInfo;
-use validator::rules::{catalogue, find};
+use validator::{campaign, rules};
 
 use crate::arguments::{JsonArguments, RuleArguments};
 use crate::failure::Failure;
 use crate::output::{print, print_json};
 
 pub(crate) fn run(arguments: &RuleArguments) -> Result<u8, Failure> {
-    let info = find(&arguments.code).ok_or_else(|| {
-        Failure::new(format!("there is no rule {:?}", arguments.code), "`ledger rules` lists them")
-    })?;
+    let code = &arguments.code;
+    let info = rules::find(code)
+        .or_else(|| campaign::find(code))
+        .ok_or_else(|| Failure::new(format!("there is no rule {code:?}"), "`ledger rules` lists them"))?;
     if arguments.json {
         print_json("rule", json(info))?;
         return Ok(0);
@@ -31,14 +32,19 @@ pub(crate) fn run(arguments: &RuleArguments) -> Result<u8, Failure> {
 
 pub(crate) fn run_all(arguments: &JsonArguments) -> Result<u8, Failure> {
     if arguments.json {
-        let rules: Vec<Value> = catalogue().iter().map(|info| json(info)).collect();
+        let rules: Vec<Value> = all().map(json).collect();
         print_json("rules", json!({"rules": rules}))?;
         return Ok(0);
     }
-    for info in catalogue() {
+    for info in all() {
         print(format!("{}  {:<28} {}", info.code, info.name, info.what))?;
     }
     Ok(0)
+}
+
+/// The rules over a run, then those over a campaign.
+fn all() -> impl Iterator<Item = &'static RuleInfo> {
+    rules::catalogue().iter().chain(campaign::catalogue()).copied()
 }
 
 /// The gate's name as reports spell it.

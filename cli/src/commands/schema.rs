@@ -28,6 +28,7 @@ schemas!(
     "entry",
     "parameter-manifest",
     "policy-card",
+    "preregistration",
     "report",
 );
 
@@ -57,7 +58,10 @@ pub(crate) fn run(arguments: &SchemaArguments) -> Result<u8, Failure> {
     };
     let attempted = format!("reading {}", path.display());
     let bytes = std::fs::read(path).or_fail(&attempted, "name a file that exists")?;
-    let options = ParseOptions { drop_comments: name == "contract", ..ParseOptions::default() };
+    let options = ParseOptions {
+        drop_comments: matches!(name.as_str(), "contract" | "preregistration"),
+        ..ParseOptions::default()
+    };
     let document = parse(&bytes, options).or_fail(&attempted, "correct the text at that place")?;
     let validator = validator(schema)?;
     let mut num_errors = 0;

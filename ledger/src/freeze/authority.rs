@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use ed25519_dalek::VerifyingKey;
-use schemas::contract::{Contract, Keys, Membership};
+use schemas::contract::{Authority, Contract, Keys, Residual};
+use schemas::entry::Extension;
 
 use super::date;
 use super::problem::Problems;
@@ -23,29 +24,11 @@ pub(super) fn check(contract: &Contract, today: &str, problems: &mut Problems) {
     problems.require_text(&contract.name, "/name");
     let purpose = &contract.purpose;
     problems.require_text(&purpose.statement, "/purpose/statement");
-    problems.require_text(&purpose.authority.granted_by, "/purpose/authority/granted_by");
-    problems.require_text(&purpose.authority.scope, "/purpose/authority/scope");
-    date::check(purpose.authority.expires.as_deref(), "/purpose/authority/expires", today, problems);
-    let non_authorities = &purpose.authority.non_authorities;
-    check_list(
-        non_authorities,
-        "/purpose/authority/non_authorities",
-        "say what the run has no authority to do, such as to release",
-        problems,
-    );
+    check_grant(&purpose.authority, "/purpose/authority", today, problems);
     check_list(&contract.nonclaims, "/nonclaims", "say what the run will not show", problems);
-    for (index, residual) in contract.residuals.iter().enumerate() {
-        problems.require_text(&residual.description, format!("/residuals/{index}/description"));
-        problems.require_text(&residual.owner, format!("/residuals/{index}/owner"));
-    }
+    check_residuals(&contract.residuals, problems);
     problems.require_text(&contract.retention.custodian, "/retention/custodian");
     problems.require_count(u64::from(contract.retention.days), "/retention/days");
-    problems.require(
-        contract.membership == Membership::Standalone,
-        "/membership/kind",
-        "is \"campaign\"; expected \"standalone\"",
-        "this edition of the rules does not evaluate campaigns; freeze a standalone run, and say in a preregistration which runs belong together",
-    );
     let edition = &contract.ruleset.edition;
     problems.require(
         edition == RULESET_EDITION,
@@ -53,19 +36,39 @@ pub(super) fn check(contract: &Contract, today: &str, problems: &mut Problems) {
         format!("is {edition:?}; expected {RULESET_EDITION:?}"),
         "an edition that this version does not know could not be audited by it",
     );
-    check_extensions(contract, problems);
+    check_extensions(&contract.extensions, problems);
     check_keys(&contract.keys, problems);
 }
 
-fn check_list(list: &[String], pointer: &str, hint: &str, problems: &mut Problems) {
+/// A grant at `at`: who allowed what, until when, and what is not allowed.
+pub(super) fn check_grant(grant: &Authority, at: &str, today: &str, problems: &mut Problems) {
+    problems.require_text(&grant.granted_by, format!("{at}/granted_by"));
+    problems.require_text(&grant.scope, format!("{at}/scope"));
+    date::check(grant.expires.as_deref(), &format!("{at}/expires"), today, problems);
+    check_list(
+        &grant.non_authorities,
+        &format!("{at}/non_authorities"),
+        "say what the run has no authority to do, such as to release",
+        problems,
+    );
+}
+
+pub(super) fn check_residuals(residuals: &[Residual], problems: &mut Problems) {
+    for (index, residual) in residuals.iter().enumerate() {
+        problems.require_text(&residual.description, format!("/residuals/{index}/description"));
+        problems.require_text(&residual.owner, format!("/residuals/{index}/owner"));
+    }
+}
+
+pub(super) fn check_list(list: &[String], pointer: &str, hint: &str, problems: &mut Problems) {
     problems.require(!list.is_empty(), pointer, "is empty; expected at least one", hint);
     for (index, text) in list.iter().enumerate() {
         problems.require_text(text, format!("{pointer}/{index}"));
     }
 }
 
-fn check_extensions(contract: &Contract, problems: &mut Problems) {
-    for (index, extension) in contract.extensions.iter().enumerate() {
+pub(super) fn check_extensions(extensions: &[Extension], problems: &mut Problems) {
+    for (index, extension) in extensions.iter().enumerate() {
         let pointer = format!("/extensions/{index}");
         problems.require_text(&extension.name, format!("{pointer}/name"));
         problems.require(
@@ -74,7 +77,7 @@ fn check_extensions(contract: &Contract, problems: &mut Problems) {
             format!("{:?} is critical and not known to this version", extension.name),
             "no audit of this edition could accept the run; make it non-critical or leave it out",
         );
-        let earlier = &contract.extensions[..index];
+        let earlier = &extensions[..index];
         problems.require(
             earlier.iter().all(|other| other.name != extension.name),
             format!("{pointer}/name"),
@@ -138,7 +141,7 @@ fn check_keys(keys: &Keys, problems: &mut Problems) {
 }
 
 /// A key that would verify under RFC 8032 and is not of small order.
-fn check_public(public: &str, pointer: &str, problems: &mut Problems) {
+pub(super) fn check_public(public: &str, pointer: &str, problems: &mut Problems) {
     let key = schemas::digest::decode_hex(public)
         .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok())
         .map(|bytes| VerifyingKey::from_bytes(&bytes));

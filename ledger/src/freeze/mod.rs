@@ -21,8 +21,10 @@ mod faults;
 mod files;
 mod initialization;
 mod keep;
+mod membership;
 mod model;
 mod plateau;
+mod preregistration;
 mod problem;
 mod schedule;
 mod state;
@@ -38,10 +40,16 @@ use std::time::SystemTime;
 use schemas::contract::{Contract, FileBinding, Keys};
 use schemas::digest::Digest;
 use schemas::{CONTRACT_FORMAT, MAX_ENTRY_BYTES};
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 pub use authority::RULESET_EDITION;
+pub(crate) use preregistration::refuse_owner;
+pub use preregistration::{
+    CAMPAIGN_RULESET_EDITION, CheckedPreregistration, MIN_SEEDS, PreregistrationError,
+    PreregistrationRequest, check_preregistration,
+};
 pub use problem::FreezeProblem;
 
 use self::files::{Folder, bind, read_small};
@@ -267,6 +275,7 @@ fn check_contract(
         problems,
     );
     initialization::check(&mut contract, is_shape_possible, num_frozen, folder, problems);
+    membership::check(&mut contract, folder, &mut inputs, problems);
     schedule::check(&contract, card.as_ref(), &inputs, problems);
     execution::check(&contract, is_shape_possible, num_frozen, problems);
     state::check(&contract, problems);
@@ -286,8 +295,8 @@ fn check_contract(
 }
 
 /// The canonical bytes, within the size that entry 0 can hold.
-fn canonical_bytes(contract: &Contract, problems: &mut Problems) -> Option<Vec<u8>> {
-    let canonical = serde_json::to_value(contract).map_err(|error| error.to_string());
+fn canonical_bytes<T: Serialize>(document: &T, problems: &mut Problems) -> Option<Vec<u8>> {
+    let canonical = serde_json::to_value(document).map_err(|error| error.to_string());
     let canonical =
         canonical.and_then(|value| canonical::contract_json(&value).map_err(|error| error.to_string()));
     let bytes = match canonical {

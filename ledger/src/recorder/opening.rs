@@ -212,6 +212,8 @@ fn check_key(
         signers.push(frozen.contract.keys.owner.public.clone());
     } else if kind == LedgerKind::Qualification && key.role() != Role::Qualifier {
         return Err(wrong_key(format!("of role {}", Role::Qualifier)));
+    } else if kind == LedgerKind::Campaign && key.role() != Role::Owner {
+        return Err(wrong_key(format!("of role {}", Role::Owner)));
     }
     for (note, path) in [(newest, path), (external, head_path)] {
         let mut failure = None;

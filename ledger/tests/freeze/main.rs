@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, reason = "a test program")]
 
+mod campaign;
 mod faults;
 mod fixture;
 mod honest;

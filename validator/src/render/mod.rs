@@ -4,7 +4,9 @@ mod sarif;
 mod text;
 
 pub use sarif::sarif;
+pub(crate) use sarif::{result as sarif_result, rule as sarif_rule};
 pub use text::text;
+pub(crate) use text::{one_line, write_findings, write_rules};
 
 use schemas::finding::{Finding, Severity};
 use schemas::report::{Route, SelectionBasis};

@@ -15,7 +15,8 @@ use crate::rules::{RuleInfo, catalogue};
 pub fn sarif(report: &Report) -> Value {
     let index: BTreeMap<&str, usize> =
         catalogue().iter().enumerate().map(|(index, info)| (info.code, index)).collect();
-    let results: Vec<Value> = report.findings.iter().map(|finding| result(finding, &index)).collect();
+    let of = |finding: &Finding| index.get(finding.code.as_str()).copied();
+    let results: Vec<Value> = report.findings.iter().map(|finding| result(finding, of(finding))).collect();
     let unevaluated: Vec<Value> = report
         .rules
         .iter()
@@ -53,7 +54,8 @@ pub fn sarif(report: &Report) -> Value {
     })
 }
 
-fn rule(info: &RuleInfo) -> Value {
+/// A rule's text.
+pub(crate) fn rule(info: &RuleInfo) -> Value {
     json!({
         "id": info.code,
         "name": info.name,
@@ -63,7 +65,8 @@ fn rule(info: &RuleInfo) -> Value {
     })
 }
 
-fn result(finding: &Finding, index: &BTreeMap<&str, usize>) -> Value {
+/// A finding, with the place of its rule in the list of rules.
+pub(crate) fn result(finding: &Finding, position: Option<usize>) -> Value {
     let mut result = json!({
         "ruleId": finding.code,
         "level": severity_name(finding.severity),
@@ -82,7 +85,7 @@ fn result(finding: &Finding, index: &BTreeMap<&str, usize>) -> Value {
     if let Some(cause) = finding.cause {
         result["properties"]["cause"] = json!(cause);
     }
-    if let Some(position) = index.get(finding.code.as_str()) {
+    if let Some(position) = position {
         result["ruleIndex"] = json!(position);
     }
     result

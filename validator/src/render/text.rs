@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use schemas::finding::{Finding, Severity};
-use schemas::report::{HeadSource, Report, RuleStatus, Verdict};
+use schemas::report::{HeadSource, Report, RuleResult, RuleStatus, Verdict};
 
 use super::{basis_text, place, route_name, severity_name};
 
@@ -22,7 +22,7 @@ fn write_report(out: &mut String, report: &Report) -> std::fmt::Result {
     write_verdict(out, report)?;
     write_identity(out, report)?;
     write_counts(out, report)?;
-    write_rules(out, report)?;
+    write_rules(out, &report.rules)?;
     write_findings(out, &report.findings)?;
     writeln!(out, "\nThis audit does not show more than this:")?;
     for line in &report.nonclaims {
@@ -99,8 +99,9 @@ fn write_counts(out: &mut String, report: &Report) -> std::fmt::Result {
     }
 }
 
-fn write_rules(out: &mut String, report: &Report) -> std::fmt::Result {
-    let count = |status| report.rules.iter().filter(|rule| rule.status == status).count();
+/// How many rules did what, and why some did not run.
+pub(crate) fn write_rules(out: &mut String, rules: &[RuleResult]) -> std::fmt::Result {
+    let count = |status| rules.iter().filter(|rule| rule.status == status).count();
     writeln!(
         out,
         "\nrules:        {} passed, {} failed, {} not evaluated, {} not applicable",
@@ -109,7 +110,7 @@ fn write_rules(out: &mut String, report: &Report) -> std::fmt::Result {
         count(RuleStatus::NotEvaluated),
         count(RuleStatus::NotApplicable)
     )?;
-    for rule in &report.rules {
+    for rule in rules {
         let status = match rule.status {
             RuleStatus::Passed | RuleStatus::Failed => continue,
             RuleStatus::NotEvaluated => "not evaluated",
@@ -121,7 +122,8 @@ fn write_rules(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-fn write_findings(out: &mut String, findings: &[Finding]) -> std::fmt::Result {
+/// Findings, grouped by rule.
+pub(crate) fn write_findings(out: &mut String, findings: &[Finding]) -> std::fmt::Result {
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     writeln!(
         out,
@@ -157,7 +159,7 @@ fn write_findings(out: &mut String, findings: &[Finding]) -> std::fmt::Result {
 
 /// Text from a ledger on one line, without control characters that could move
 /// the cursor, and at a bounded length.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     const MAX_CHARACTERS: usize = 400;
     let mut line = String::new();
     for (index, character) in text.chars().enumerate() {

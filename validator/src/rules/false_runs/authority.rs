@@ -1,9 +1,9 @@
 //! False runs for `GL7xx`.
 
 use schemas::body::{AmendmentDet, AnomalyDet, AnomalyObs, Body, FaultInjectedDet, Halves, Kind, Nothing};
-use schemas::contract::{Contract, FaultKind, FaultPhase, Membership, PlannedFault, Recovery, WitnessKey};
+use schemas::contract::{Contract, FaultKind, FaultPhase, PlannedFault, Recovery, WitnessKey};
 use schemas::data::Split;
-use schemas::digest::{Digest, encode_hex};
+use schemas::digest::encode_hex;
 use schemas::finding::{Effect, Severity};
 use schemas::ids::WorkerId;
 use schemas::number::DecimalU64;
@@ -66,16 +66,6 @@ fn witnessed(contract: &mut Contract) {
     contract.keys.witness_quorum = 1;
 }
 
-/// One run of several.
-fn in_a_campaign(contract: &mut Contract) {
-    contract.membership = Membership::Campaign {
-        arm: "a".to_owned(),
-        campaign: Digest::sha256([6; 32]),
-        rescue_level: 0,
-        trial: 3,
-    };
-}
-
 #[test]
 fn what_no_rule_checks_is_never_accepted() {
     let check = |code: &str, change: fn(&mut Contract)| {
@@ -86,7 +76,6 @@ fn what_no_rule_checks_is_never_accepted() {
         assert_eq!(codes, [code]);
     };
     check("GL703", witnessed);
-    check("GL709", in_a_campaign);
 }
 
 #[test]
@@ -231,5 +220,4 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         })
     }),
     note("GL709", "a run that stands alone", || changed(|_| {})),
-    error("GL709", "a run of a campaign", || changed(|f| in_a_campaign(&mut f.frozen.contract))),
 ];

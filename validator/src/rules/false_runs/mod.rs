@@ -14,6 +14,7 @@ mod evaluation;
 mod faults;
 mod frozen;
 mod injections;
+mod membership;
 mod probes;
 mod retention;
 mod scaling;
@@ -138,6 +139,7 @@ fn honest_runs_pass_every_rule() {
     check_honest(&retention::with_retirement(|_| {}), "with a retirement");
     check_honest(&probes::probed(|_| {}), "with probes");
     statistical::check_honest_runs();
+    check_honest(&membership::member().crash_after_step(6).build(), "of a campaign");
     workers::check_honest_runs();
     faults::check_honest_runs();
 }
@@ -163,6 +165,7 @@ fn every_rule_catches_what_it_is_for() {
         workers::MUTATIONS,
         faults::MUTATIONS,
         injections::MUTATIONS,
+        membership::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();

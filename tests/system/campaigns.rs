@@ -1,0 +1,196 @@
+//! Campaigns by the programs: the example is frozen, runs are made for it,
+//! bound, listed; what is refused says so and changes nothing.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use system_tests::dump;
+use system_tests::programs::{Finished, LEDGER, run};
+use system_tests::run_folder::copy_folder;
+use tempfile::TempDir;
+
+/// A folder with the example, frozen as `campaign.db`.
+struct Campaign(TempDir);
+
+impl Campaign {
+    #[track_caller]
+    fn new() -> Self {
+        let folder = Self(TempDir::with_prefix("governed-ledger-").expect("a temporary folder"));
+        std::fs::copy(example(), folder.path().join("question.json")).expect("copied");
+        let _ = folder.ledger(&["campaign", "freeze", "question.json"]).expect_code(0);
+        folder
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    #[track_caller]
+    fn ledger(&self, arguments: &[&str]) -> Finished {
+        run(LEDGER, self.path(), arguments)
+    }
+
+    /// Makes a run's folder.
+    #[track_caller]
+    fn init(&self, name: &str, arm: &str, seed: &str, further: &[&str]) -> Finished {
+        let fixed = ["init", "--lipsum", "--preset", "tiny", "--campaign", "campaign.db", "--output", name];
+        self.ledger(&[&fixed, &["--arm", arm, "--seed", seed][..], further].concat())
+    }
+
+    /// Makes a run and freezes it.
+    #[track_caller]
+    fn frozen(&self, name: &str, arm: &str, seed: &str, further: &[&str]) {
+        let _ = self.init(name, arm, seed, further).expect_code(0);
+        let _ = self.freeze(name).expect_code(0);
+    }
+
+    #[track_caller]
+    fn freeze(&self, name: &str) -> Finished {
+        self.ledger(&["freeze", &format!("{name}/contract.json"), "--keys", "keys"])
+    }
+
+    #[track_caller]
+    fn add(&self, name: &str, further: &[&str]) -> Finished {
+        let run = format!("{name}/run.db");
+        self.ledger(&[&["campaign", "add", "campaign.db", &run][..], further].concat())
+    }
+
+    #[track_caller]
+    fn list(&self) -> Value {
+        self.ledger(&["campaign", "list", "campaign.db", "--json"]).expect_code(0).json()
+    }
+}
+
+/// The example that people start from.
+fn example() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../preregistration/example-campaign.json")
+}
+
+/// What makes the preset's contract one of the arm `dry`.
+const DRY: [&str; 2] = ["--set", "/architecture/dropout=0"];
+
+#[test]
+fn the_example_is_frozen_and_its_runs_are_bound() {
+    let campaign = Campaign::new();
+    let before = campaign.list();
+    assert_eq!((before["num_entries"].as_u64(), before["name"].as_str()), (Some(1), Some("example")));
+    assert_eq!(before["missing_confirmations"].as_array().map(Vec::len), Some(6));
+
+    campaign.frozen("plain-1", "plain", "1", &[]);
+    let contract = std::fs::read(campaign.path().join("plain-1/contract.json")).expect("written");
+    let contract: Value = serde_json::from_slice(&contract).expect("JSON");
+    assert_eq!(contract["membership"]["campaign"], before["campaign"]);
+    assert_eq!(contract["seeds"], json!({"data_order": "1", "dropout": "1", "initialization": "1"}));
+    let preregistration = |name: &str| std::fs::read(campaign.path().join(name)).expect("written");
+    assert_eq!(
+        preregistration("plain-1/preregistration.json"),
+        preregistration("campaign.preregistration.json")
+    );
+
+    let added = campaign.add("plain-1", &["--purpose", "confirmation", "--json"]).expect_code(0).json();
+    assert_eq!((added["entry"].as_u64(), added["head"]["size"].as_u64()), (Some(1), Some(1)));
+    assert_eq!(added["run"]["purpose"], "confirmation");
+    // The next run of the arm is numbered by what is bound.
+    campaign.frozen("plain-2", "plain", "2", &[]);
+    let added = campaign.add("plain-2", &["--purpose", "confirmation", "--json"]).expect_code(0).json();
+    assert_eq!(added["run"]["trial"], 2);
+    campaign.frozen("dry-1", "dry", "1", &DRY);
+    let _ = campaign.add("dry-1", &["--purpose", "confirmation"]).expect_code(0);
+    campaign.frozen("tuning", "dry", "9", &[&DRY[..], &["--trial", "2"]].concat());
+    let tuned = campaign.add("tuning", &["--purpose", "tuning"]).expect_code(0);
+    assert!(tuned.stdout.contains("as    dry tuning trial 2 seed 9 level 0"), "{tuned}");
+
+    let list = campaign.list();
+    assert_eq!(list["runs"].as_array().map(Vec::len), Some(4));
+    let missing = json!([
+        {"arm": "plain", "seed": "3"}, {"arm": "dry", "seed": "2"}, {"arm": "dry", "seed": "3"}
+    ]);
+    assert_eq!(list["missing_confirmations"], missing);
+    let text = campaign.ledger(&["campaign", "list", "campaign.db"]).expect_code(0).stdout;
+    assert!(text.contains("tuning 1 of 2, confirmation 1 of 3, positive control 0"), "{text}");
+    assert!(text.contains("4 runs in 5 entries, 3 confirmation runs missing"), "{text}");
+
+    // The verbs for any ledger know a campaign's.
+    let entries = campaign.ledger(&["list", "campaign.db", "--kind", "campaign.run"]).expect_code(0).stdout;
+    assert!(entries.lines().count() == 4 && entries.contains("dry tuning trial 2"), "{entries}");
+    let _ = campaign.ledger(&["verify-head", "campaign.db"]).expect_code(0);
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let campaign = Campaign::new();
+    campaign.frozen("plain-1", "plain", "1", &[]);
+    let before = dump::files(campaign.path()).expect("readable");
+    campaign.add("plain-1", &[]).expect_complaint(1, "plain-1/run.db", &["what run", "--purpose"]);
+    let late = campaign.add("plain-1", &["--purpose", "tuning", "--late", "no reason"]);
+    late.expect_complaint(1, "plain-1/run.db", &["nothing was trained yet", "leave out --late"]);
+    let freeze = campaign.ledger(&["campaign", "freeze", "question.json"]);
+    freeze.expect_complaint(2, "campaign.db", &["never overwritten", "--output"]);
+    let unknown = campaign.init("other", "sgd", "1", &[]);
+    unknown.expect_complaint(2, "campaign.db", &["\"sgd\" is no arm", "plain, dry"]);
+    let list = campaign.ledger(&["campaign", "list", "plain-1/run.db"]);
+    list.expect_complaint(2, "plain-1/run.db", &["not that of a campaign", "ledger campaign freeze"]);
+    assert_eq!(before, dump::files(campaign.path()).expect("readable"), "a refusal changed files");
+
+    let _ = campaign.add("plain-1", &["--purpose", "confirmation"]).expect_code(0);
+    campaign.frozen("again", "plain", "1", &["--trial", "2"]);
+    let again = campaign.add("again", &["--purpose", "confirmation"]);
+    again.expect_complaint(1, "again/run.db", &["seed 1 and level 0 is taken", "never replaced"]);
+    let changed = campaign.add("plain-1", &["--purpose", "tuning"]);
+    changed.expect_complaint(1, "plain-1/run.db", &["stays what it was", "leave out --purpose"]);
+    let same = campaign.add("plain-1", &["--json"]).expect_code(0).json();
+    assert_eq!(same["entry"], Value::Null);
+    assert_eq!(campaign.list()["num_entries"], 2);
+}
+
+#[test]
+fn a_contract_that_does_not_fit_is_refused_with_its_place() {
+    let campaign = Campaign::new();
+    // The rung is there, and so is the ladder's end.
+    let level = ["--rescue-level", "2"];
+    let refused = campaign.init("dry-1", "dry", "1", &[&DRY[..], &level].concat());
+    refused.expect_complaint(1, "contract.json", &["/membership/rescue_level", "has 1 levels"]);
+    let seeds = campaign.init("seeds", "plain", "1", &["--set", "/seeds/dropout=\"2\""]);
+    seeds.expect_complaint(1, "contract.json", &["/seeds", "one seed"]);
+    let owner = campaign.init("owner", "plain", "1", &["--keys", "others"]);
+    owner.expect_complaint(1, "contract.json", &["/keys/owner/public", "the campaign's owner"]);
+}
+
+#[test]
+fn a_preregistration_that_decides_nothing_is_refused() {
+    let folder = TempDir::with_prefix("governed-ledger-").expect("a temporary folder");
+    let text = std::fs::read_to_string(example()).expect("the example");
+    let check = |from: &str, to: &str, words: &[&str]| {
+        let edited = text.replacen(from, to, 1);
+        assert_ne!(edited, text, "{from} is in the example");
+        std::fs::write(folder.path().join("question.json"), edited).expect("writable");
+        let finished = run(LEDGER, folder.path(), &["campaign", "freeze", "question.json", "--check"]);
+        finished.expect_complaint(1, "question.json", words);
+    };
+    check(
+        "\"seeds\": [\"1\", \"2\", \"3\"]",
+        "\"seeds\": [\"1\", \"2\", \"2\"]",
+        &["/seeds/2", "earlier seed"],
+    );
+    check("\"num_trials\": 2", "\"num_trials\": 9", &["/arms/1/tuning/unequal_because", "9 of 1280"]);
+    check("\"scope\": []", "\"scope\": [\"width\"]", &["/claims/0/scope/0", "not among the axes"]);
+    check("\"quality\"", "\"throughput\"", &["/claims/0/dimension", "unknown variant"]);
+    check("\"threshold\": 7.2", "\"threshold\": NaN", &["/metric/threshold", "NaN"]);
+    let checked =
+        run(LEDGER, folder.path(), &["schema", "preregistration", "--check", &example().to_string_lossy()]);
+    // Its keys are filled in at the freeze.
+    checked.expect_complaint(1, "example-campaign.json", &["/keys"]);
+    assert!(!folder.path().join("campaign.db").exists() && !folder.path().join("keys").exists());
+}
+
+#[test]
+fn a_folder_that_moved_is_the_same_campaign() {
+    let campaign = Campaign::new();
+    campaign.frozen("plain-1", "plain", "1", &[]);
+    let _ = campaign.add("plain-1", &["--purpose", "confirmation"]).expect_code(0);
+    let elsewhere = Campaign(TempDir::with_prefix("governed-ledger-").expect("a temporary folder"));
+    copy_folder(campaign.path(), elsewhere.path()).expect("copied");
+    assert_eq!(elsewhere.list(), campaign.list());
+    let same = elsewhere.add("plain-1", &["--json"]).expect_code(0).json();
+    assert_eq!((same["entry"].clone(), same["path"].as_str()), (Value::Null, Some("plain-1/run.db")));
+}
