@@ -112,7 +112,7 @@ pub(super) static MUTATIONS: &[Mutation] = &[
     }),
     record("GC108", "a card that nobody names", |campaign| campaign.prereg.arms[1].card = None),
     record("GC108", "a ladder without its first rung", |campaign| {
-        campaign.prereg.arms[1].rescue[0].level = 2
+        campaign.prereg.arms[1].rescue[0].level = 2;
     }),
     record("GC108", "a claim against itself", |campaign| {
         campaign.prereg.claims[0].arms[0].against = PROPOSED.to_owned();

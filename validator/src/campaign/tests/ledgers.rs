@@ -240,7 +240,7 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
         ("GC106", Effect::Rejected, |campaign| {
             rewritten(campaign, |campaign| {
                 campaign.entries[0].header.run = "0000000000000000-0000000000000000".into();
-            })
+            });
         }),
         ("GC107", Effect::Tampered, |campaign| {
             rewritten(campaign, |campaign| {
@@ -248,7 +248,7 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
                     panic!("the freeze")
                 };
                 halves.det.preregistration = halves.det.preregistration.replace("0.95", "0.81");
-            })
+            });
         }),
     ];
     for (code, effect, damage) in damages {
