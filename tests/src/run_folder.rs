@@ -95,6 +95,16 @@ impl RunFolder {
         Self::init(&["--lipsum"].into_iter().chain(set).collect::<Vec<_>>())
     }
 
+    /// [`Self::tiny`] whose batch several workers share. Nothing is frozen yet.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn by_workers(num_workers: u16) -> Self {
+        Self::init(&["--lipsum", "--workers", &num_workers.to_string()])
+    }
+
     #[track_caller]
     fn init(source: &[&str]) -> Self {
         let temporary = TempDir::with_prefix("governed-ledger-").expect("a temporary folder");
