@@ -12,6 +12,7 @@ mod crashes;
 mod end_to_end;
 mod frozen;
 mod injected;
+mod mutations;
 mod probes;
 mod retention;
 mod sources;

@@ -1,0 +1,117 @@
+//! The generated suite: every kind of entry and every field of it, changed in
+//! every way that makes sense for a value of its type.
+//!
+//! For one entry of each kind that a run has (and one more in the middle of its
+//! steps): the entry is left out, repeated, exchanged with the next and given
+//! another kind; of its fields each is deleted, duplicated, exchanged with a
+//! sibling, perturbed and given another type. Most of what changes a type is
+//! stopped by the schema and does not count; what counts has to be killed by one
+//! of the rules that `generated.tsv` names for it, or is explained in
+//! [`unknowable`]. The table is written by `scripts/mutations --update`, and its
+//! difference is to be read: a rule that vanished from it sees less than before.
+
+pub mod entries;
+pub mod expected;
+pub mod fields;
+pub mod unknowable;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::records::{EVENTFUL, PLAIN, PROBED};
+use super::{Mutation, Origin, Record, Records, Suite};
+
+/// Name of the suite.
+pub const NAME: &str = "generated";
+
+/// The suite.
+pub const SUITE: Suite = Suite { has_to_count: false, mutations, name: NAME };
+
+/// Runs whose kinds are mutated, each kind in the first that has it.
+const ORIGINS: [Origin; 3] = [PLAIN, EVENTFUL, PROBED];
+
+/// One change of one entry, before anything is said about what follows.
+pub struct Change {
+    /// Kind of the entry.
+    pub kind: String,
+    /// What is done: `perturb`.
+    pub operation: &'static str,
+    /// Where within the entry; empty for the entry as a whole.
+    pub pointer: String,
+    /// Which entry of its kind: `first` or `middle`.
+    pub which: &'static str,
+    /// The change.
+    pub edit: super::Edit,
+}
+
+fn mutations(records: &Records) -> Result<Vec<Mutation>> {
+    let expected = expected::read()?;
+    let mut seen: Vec<String> = Vec::new();
+    let mut mutations = Vec::new();
+    for origin in ORIGINS {
+        let record = records.get(origin)?;
+        for (kind, which, place) in representatives(&record, &seen) {
+            for change in changes(&record, &kind, which, place) {
+                mutations.push(mutation(origin, change, &expected));
+            }
+        }
+        seen.extend(kinds(&record));
+    }
+    Ok(mutations)
+}
+
+fn mutation(origin: Origin, change: Change, expected: &expected::Table) -> Mutation {
+    let Change { kind, operation, pointer, which, edit } = change;
+    let place = if pointer.is_empty() { "entry" } else { &pointer };
+    let name = format!("{} {kind} {which} {place} {operation}", origin.name);
+    let codes = expected.get(&name).cloned().unwrap_or_default();
+    let survivor = unknowable::reason(&kind, &pointer, operation);
+    Mutation {
+        attacker: super::Attacker::Trainer,
+        edit,
+        expected: codes,
+        is_sole: false,
+        name,
+        origin,
+        suite: NAME,
+        survivor,
+    }
+}
+
+fn kind_of(entry: &Value) -> String {
+    entry["kind"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Kinds of a record in order of their first entry.
+fn kinds(record: &Record) -> Vec<String> {
+    let mut kinds = Vec::new();
+    for kind in record.entries.iter().map(kind_of) {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+/// Kind, which of it, and place of the entries that are changed. Entry 0 is the
+/// owner's: nobody without that key can change it.
+fn representatives(record: &Record, seen: &[String]) -> Vec<(String, &'static str, usize)> {
+    let mut found = Vec::new();
+    for kind in kinds(record) {
+        let places = record.places(&kind);
+        if seen.contains(&kind) || kind == "contract.frozen" {
+            continue;
+        }
+        found.extend(places.first().map(|place| (kind.clone(), "first", *place)));
+        if kind == "step" && places.len() > 2 {
+            found.extend(places.get(places.len() / 2).map(|place| (kind, "middle", *place)));
+        }
+    }
+    found
+}
+
+fn changes(record: &Record, kind: &str, which: &'static str, place: usize) -> Vec<Change> {
+    let mut changes = entries::changes(record, kind, which, place);
+    changes.extend(fields::changes(record, kind, which, place));
+    changes
+}
