@@ -13,6 +13,7 @@ mod end_to_end;
 mod frozen;
 mod injected;
 mod mutations;
+mod named_mutations;
 mod probes;
 mod retention;
 mod sources;

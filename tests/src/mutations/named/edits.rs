@@ -62,7 +62,7 @@ pub(super) fn remove(record: &mut Record, kind: &str, step: u64) -> Result<()> {
 }
 
 /// An entry of another kind with the header of one that is there.
-pub(super) fn like(record: &Record, place: usize, kind: &str, det: Value, obs: Value) -> Result<Value> {
+pub(super) fn like(record: &Record, place: usize, kind: &str, det: &Value, obs: &Value) -> Result<Value> {
     let mut entry = record.entries.get(place).context("an entry")?.clone();
     entry["kind"] = json!(kind);
     entry["body"] = json!({"det": det, "obs": obs});
@@ -70,7 +70,7 @@ pub(super) fn like(record: &Record, place: usize, kind: &str, det: Value, obs: V
 }
 
 /// Appends an entry that belongs to no attempt.
-pub(super) fn append(record: &mut Record, kind: &str, det: Value, obs: Value) -> Result<()> {
+pub(super) fn append(record: &mut Record, kind: &str, det: &Value, obs: &Value) -> Result<()> {
     let end = record.last("run.end")?;
     let mut entry = like(record, end, kind, det, obs)?;
     entry["step"] = Value::Null;
@@ -80,10 +80,7 @@ pub(super) fn append(record: &mut Record, kind: &str, det: Value, obs: Value) ->
 
 /// A change of what the owner signed: whatever other keys signed of the run
 /// under its old contract goes.
-pub(super) fn refreeze(
-    record: &mut Record,
-    change: impl FnOnce(&mut Record) -> Result<()>,
-) -> Result<()> {
+pub(super) fn refreeze(record: &mut Record, change: impl FnOnce(&mut Record) -> Result<()>) -> Result<()> {
     for name in OF_THE_OLD_RUN {
         if record.file(name).is_ok() {
             record.remove_file(name);
@@ -194,7 +191,13 @@ pub(super) fn stale(record: &mut Record, name: &str, from: u64, to: u64) -> Resu
 }
 
 /// Changes a JSON shard of a checkpoint, with every digest above it.
-pub(super) fn shard(record: &mut Record, step: u64, name: &str, pointer: &str, value: impl Into<Value>) -> Result<()> {
+pub(super) fn shard(
+    record: &mut Record,
+    step: u64,
+    name: &str,
+    pointer: &str,
+    value: impl Into<Value>,
+) -> Result<()> {
     let value = value.into();
     let path = record.checkpoint(step)?.join(name);
     record.edit_json(path, |shard| {
@@ -243,10 +246,10 @@ pub(super) fn sizes(record: &Record, step: u64, name: &str) -> Result<Vec<(Strin
 }
 
 /// Records an anomaly of saved state where an honest trainer would have.
-pub(super) fn say_anomaly(record: &mut Record, step: u64, name: &str, state: Value) -> Result<()> {
+pub(super) fn say_anomaly(record: &mut Record, step: u64, name: &str, state: &Value) -> Result<()> {
     let committed = record.at_step("checkpoint.durably_committed", step)?;
     let obs = json!({"description": "seen while saving"});
-    let mut entry = like(record, committed, "anomaly", json!({"name": name, "state": state}), obs)?;
+    let mut entry = like(record, committed, "anomaly", &json!({"name": name, "state": state}), &obs)?;
     entry["learner"] = Value::Null;
     record.entries.insert(committed + 1, entry);
     Ok(())

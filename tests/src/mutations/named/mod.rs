@@ -14,7 +14,19 @@ pub mod sole;
 mod transaction;
 mod weight_only;
 
-pub use complete_encoding::mutations as complete_encoding;
-pub use optimizer_card::mutations as optimizer_card;
-pub use transaction::mutations as transaction;
-pub use weight_only::mutations as weight_only;
+use super::Suite;
+
+/// The suites, in the order of the table. Each of their mutations has to pass
+/// parsing, schema and integrity: a name that stands for damage stands for
+/// nothing.
+#[must_use]
+pub fn suites() -> Vec<Suite> {
+    let suite = |name, mutations| Suite { has_to_count: true, mutations, name };
+    vec![
+        suite(transaction::SUITE, transaction::mutations),
+        suite(weight_only::SUITE, weight_only::mutations),
+        suite(complete_encoding::SUITE, complete_encoding::mutations),
+        suite(optimizer_card::SUITE, optimizer_card::mutations),
+        suite(sole::SUITE, sole::mutations),
+    ]
+}

@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 use super::edits::{card, contract, refreeze};
 use super::runs::STATEFUL;
 use crate::mutations::records::{Origin, PLAIN};
-use crate::mutations::{Mutation, Record};
+use crate::mutations::{Mutation, Record, Records};
 
-const SUITE: &str = "optimizer-card";
+pub(super) const SUITE: &str = "optimizer-card";
 
 /// The suite.
 ///
 /// # Errors
 /// None; the list is fixed.
-pub fn mutations() -> Result<Vec<Mutation>> {
+pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
     let set = |name: &str, killers: &[&'static str], pointer: &'static str, value: Value| {
         let edit = move |record: &mut Record| card(record, pointer, value.clone());
         Mutation::new(SUITE, name, PLAIN, killers, edit).with_owner()

@@ -111,7 +111,8 @@ fn planned(fault: &str, phase: &str, step: u64) -> Value {
 /// Starts the trainer until the run has ended; every start but the first says
 /// what a person did before.
 fn finish(run: &RunFolder) {
-    let told = ["run", "--ledger", "run.db", "--intervention", "looked at the machine", "--operator-minutes", "5"];
+    let told =
+        ["run", "--ledger", "run.db", "--intervention", "looked at the machine", "--operator-minutes", "5"];
     for start in 0..MAX_STARTS {
         let arguments = if start == 0 { &told[..3] } else { &told[..] };
         let finished = programs::run(TRAINER, run.path(), arguments);

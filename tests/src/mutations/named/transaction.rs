@@ -13,9 +13,9 @@ use super::edits::{
 };
 use super::runs::{HANDED, RECOVERED, VALUED};
 use crate::mutations::records::PLAIN;
-use crate::mutations::{Mutation, Record};
+use crate::mutations::{Mutation, Record, Records};
 
-const SUITE: &str = "transaction";
+pub(super) const SUITE: &str = "transaction";
 
 /// Why the digests differ from those of any run.
 const SOME_DIGEST: &str = "blake3:1111111111111111111111111111111111111111111111111111111111111111";
@@ -26,7 +26,7 @@ type Edit = fn(&mut Record) -> Result<()>;
 ///
 /// # Errors
 /// None; the list is fixed.
-pub fn mutations() -> Result<Vec<Mutation>> {
+pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
     let new = |name: &str, origin, killers: &[&'static str], edit: Edit| {
         Mutation::new(SUITE, name, origin, killers, edit)
     };
@@ -71,7 +71,7 @@ pub fn mutations() -> Result<Vec<Mutation>> {
         new("worse candidate selected", PLAIN, &["GL507"], select_another),
         new("qualification opened in the run", VALUED, &["GL705"], |r| {
             let det = json!({"handoff": SOME_DIGEST, "model": SOME_DIGEST, "sealed": SOME_DIGEST});
-            append(r, "qualification.opened", det, json!({"num_earlier_openings": 0, "tool": "trainer"}))
+            append(r, "qualification.opened", &det, &json!({"num_earlier_openings": 0, "tool": "trainer"}))
         }),
         new("trainer is its own qualifier", VALUED, &["GL703"], |r| {
             let public = r.contract["keys"]["trainer"]["public"].clone();
@@ -83,7 +83,8 @@ pub fn mutations() -> Result<Vec<Mutation>> {
             let cost = r.value(end, "/body/obs/cost")?.clone();
             r.set(run_end, "/body/obs/cost", cost)
         }),
-        new("gap that nobody owns", PLAIN, &["GL701"], |r| contract(r, "/residuals/0/owner", "")).with_owner(),
+        new("gap that nobody owns", PLAIN, &["GL701"], |r| contract(r, "/residuals/0/owner", ""))
+            .with_owner(),
         new("authority to release", PLAIN, &["GL702"], |r| {
             contract(r, "/purpose/authority/non_authorities", json!([]))
         })
@@ -149,7 +150,8 @@ fn erase_first_attempt(record: &mut Record) -> Result<()> {
 
 /// The admission of an earlier step as the selected one.
 fn select_another(record: &mut Record) -> Result<()> {
-    let (admitted, selected) = (record.at_step("candidate.admitted", 5)?, record.first("candidate.selected")?);
+    let (admitted, selected) =
+        (record.at_step("candidate.admitted", 5)?, record.first("candidate.selected")?);
     for pointer in ["/body/det/model", "/body/det/step", "/body/det/value", "/body/obs"] {
         let value: Value = record.value(admitted, pointer)?.clone();
         record.set(selected, pointer, value)?;

@@ -19,7 +19,12 @@ pub(super) fn list() -> Vec<Mutation> {
 fn attempts() -> Vec<Mutation> {
     vec![
         trainer("GL201", "an intervention after the end", PLAIN, |r| {
-            append(r, "intervention", json!({"action": "edited"}), json!({"operator_minutes": null, "reason": "none"}))
+            append(
+                r,
+                "intervention",
+                &json!({"action": "edited"}),
+                &json!({"operator_minutes": null, "reason": "none"}),
+            )
         }),
         trainer("GL202", "a vanished attempt that was not at its last step", RECOVERED, |r| {
             let place = r.first("fault.observed")?;
@@ -33,7 +38,8 @@ fn attempts() -> Vec<Mutation> {
             let place = r.first("fault.recovered")?;
             add(r, place, "/body/det/num_steps_lost", -1)?;
             let places = r.places("cost");
-            let is_steps = |place: &&usize| r.entries[**place].pointer("/body/obs/unit") == Some(&json!("steps"));
+            let is_steps =
+                |place: &&usize| r.entries[**place].pointer("/body/obs/unit") == Some(&json!("steps"));
             let steps = *places.iter().find(is_steps).context("a cost in steps")?;
             let lost = r.value(steps, "/body/obs/amount")?.as_f64().context("an amount")?;
             r.set(steps, "/body/obs/amount", lost - 1.0)
@@ -55,7 +61,9 @@ fn attempts() -> Vec<Mutation> {
             other_digest(r, place, "/body/det/identity")
         }),
         owner("GL209", "patience that had ended before", PATIENT, |r| contract(r, "/stopping/patience", 2)),
-        owner("GL210", "more attempts than the budget", RECOVERED, |r| contract(r, "/budget/max_attempts", 1)),
+        owner("GL210", "more attempts than the budget", RECOVERED, |r| {
+            contract(r, "/budget/max_attempts", 1)
+        }),
     ]
 }
 
@@ -132,7 +140,8 @@ fn repeated_step(record: &Record) -> Result<usize> {
     let second = record.last("attempt.start")?;
     let from_step = record.value(second, "/body/det/from_step")?.as_u64().context("a step")?;
     let places = record.places("step").into_iter();
-    let mut repeated = places.filter(|place| *place > second && record.entries[*place]["step"] == from_step + 1);
+    let mut repeated =
+        places.filter(|place| *place > second && record.entries[*place]["step"] == from_step + 1);
     let place = repeated.next().context("a step that is executed again")?;
     ensure!(record.at_step("step", from_step + 1)? < place, "it was executed before");
     Ok(place)

@@ -13,10 +13,9 @@ use anyhow::Result;
 
 use super::edits;
 use crate::mutations::records::Origin;
-use crate::mutations::{Mutation, Record};
+use crate::mutations::{Mutation, Record, Records};
 
-/// Name of the suite.
-const SUITE: &str = "sole";
+pub(super) const SUITE: &str = "sole";
 
 /// Rules that are the only killer of nothing, and why.
 pub const NOT_SOLE: &[(&str, &str)] = &[
@@ -35,7 +34,10 @@ pub const NOT_SOLE: &[(&str, &str)] = &[
         "GL633 gives the key of each worker's stream, so that no two workers have one without a wrong one among \
          them, and GL604 gives each worker its file; this rule says which two draw alike",
     ),
-    ("GL645", "GL605 gives the tensors of every file, a tied head's among them; this rule says what is wrong with it"),
+    (
+        "GL645",
+        "GL605 gives the tensors of every file, a tied head's among them; this rule says what is wrong with it",
+    ),
     ("GL704", "it notes and rejects nothing: which keys one host made is no fault of the run"),
     ("GL706", "it warns and rejects nothing: an expectation is no promise"),
     ("GL709", "it notes that a run that stands alone has no denominator of runs"),
@@ -46,13 +48,13 @@ pub const NOT_SOLE: &[(&str, &str)] = &[
 ///
 /// # Errors
 /// None; the list is fixed.
-pub fn mutations() -> Result<Vec<Mutation>> {
+pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
     Ok([attempts::list(), updates::list(), state::list()].into_iter().flatten().collect())
 }
 
 /// A mutation by the trainer that one rule has to find alone.
 fn trainer(code: &'static str, what: &str, origin: Origin, edit: fn(&mut Record) -> Result<()>) -> Mutation {
-    Mutation::new(SUITE, format!("{code}: {what}"), origin, &[code], edit)
+    Mutation::new(SUITE, format!("{code}: {what}"), origin, &[code], edit).alone()
 }
 
 /// The same by the owner and the trainer.

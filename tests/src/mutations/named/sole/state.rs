@@ -28,7 +28,9 @@ pub(super) fn list() -> Vec<Mutation> {
 
 fn checkpoints() -> Vec<Mutation> {
     vec![
-        owner("GL601", "checkpoints that are not due", PLAIN, |r| contract(r, "/checkpoints/every_steps", 10)),
+        owner("GL601", "checkpoints that are not due", PLAIN, |r| {
+            contract(r, "/checkpoints/every_steps", 10)
+        }),
         trainer("GL602", "a checkpoint that was never staged", PLAIN, |r| remove(r, "checkpoint.staged", 10)),
         owner("GL603", "a class left out for a reason that does not hold", PLAIN, |r| {
             let reason = "update_boundaries_only";
@@ -135,24 +137,24 @@ fn anomalies() -> Vec<Mutation> {
     vec![
         trainer("GL640", "an anomaly that nothing shows", PLAIN, |r| {
             let state = whole(r, 10, "optimizer", None)?;
-            say_anomaly(r, 10, "unchanged_state", state)
+            say_anomaly(r, 10, "unchanged_state", &state)
         }),
         trainer("GL641", "masters that were rounded to bfloat16", PLAIN, |r| {
             tensors(r, 20, "model.safetensors", |_, bits| bits & BF16_BITS)?;
             let tensors = sizes(r, 20, "model.safetensors")?;
             let large = tensors.into_iter().filter(|(_, size)| *size > MIN_ELEMENTS);
-            let state = summed("model", large.collect(), true);
-            say_anomaly(r, 20, "bf16_only_mantissas", state)
+            let state = summed("model", &large.collect::<Vec<_>>(), true);
+            say_anomaly(r, 20, "bf16_only_mantissas", &state)
         }),
         trainer("GL642", "an optimizer that was reset", PLAIN, |r| {
             tensors(r, 20, "optimizer.safetensors", |_, _| 0)?;
-            let state = summed("optimizer", sizes(r, 20, "optimizer.safetensors")?, true);
-            say_anomaly(r, 20, "zero_moments", state)
+            let state = summed("optimizer", &sizes(r, 20, "optimizer.safetensors")?, true);
+            say_anomaly(r, 20, "zero_moments", &state)
         }),
         trainer("GL643", "an optimizer that gradients did not change", PLAIN, |r| {
             stale(r, "optimizer.safetensors", 15, 20)?;
             let state = whole(r, 20, "optimizer", None)?;
-            say_anomaly(r, 20, "unchanged_state", state)
+            say_anomaly(r, 20, "unchanged_state", &state)
         }),
     ]
 }
@@ -176,7 +178,7 @@ fn authority() -> Vec<Mutation> {
             contract(r, "/faults/plan", json!([fault]))
         }),
         trainer("GL708", "an amendment of the future", PLAIN, |r| {
-            append(r, "amendment", json!({"amends": 10_000, "statement": "not so"}), json!({}))
+            append(r, "amendment", &json!({"amends": 10_000, "statement": "not so"}), &json!({}))
         }),
         trainer("GL710", "a fault taken for another one", RECOVERED, |r| {
             let place = r.first("fault.observed")?;
@@ -196,7 +198,7 @@ fn control(record: &Record) -> Result<usize> {
 /// What an anomaly says of a whole class.
 fn whole(record: &Record, step: u64, class: &str, tensor: Option<&str>) -> Result<Value> {
     let name = format!("{class}.safetensors");
-    let mut state = summed(class, sizes(record, step, &name)?, false);
+    let mut state = summed(class, &sizes(record, step, &name)?, false);
     if state["num_tensors"] == 0 {
         bail!("{name} has no tensors");
     }
@@ -205,7 +207,7 @@ fn whole(record: &Record, step: u64, class: &str, tensor: Option<&str>) -> Resul
 }
 
 /// What an anomaly says of some tensors, in name order.
-fn summed(class: &str, tensors: Vec<(String, u64)>, is_named: bool) -> Value {
+fn summed(class: &str, tensors: &[(String, u64)], is_named: bool) -> Value {
     let first = tensors.first().filter(|_| is_named).map(|(name, _)| name.clone());
     let num_elements: u64 = tensors.iter().map(|(_, size)| size).sum();
     json!({"class": class, "num_elements": num_elements, "num_tensors": tensors.len(), "tensor": first})

@@ -45,7 +45,11 @@ fn updates() -> Vec<Mutation> {
             r.set(place, "/body/det/overflow", json!({"found": false, "scale": 1.0, "skipped": false}))
         }),
         owner("GL411", "a contract of another credit rule", PLAIN, |r| {
-            contract(r, "/credit", json!({"rule": "evolution", "antithetic": true, "population": 8, "rank": null}))
+            contract(
+                r,
+                "/credit",
+                json!({"rule": "evolution", "antithetic": true, "population": 8, "rank": null}),
+            )
         }),
     ]
 }
