@@ -27,7 +27,7 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         }),
         new("a step that is another one", PLAIN, &["GL604"], |r| {
             in_manifest(r, 10, "optimizer", |class| {
-                class["step"] = json!(9);
+                class["step"] = json!(11);
                 Ok(())
             })
         }),

@@ -30,8 +30,13 @@ pub const NOT_SOLE: &[(&str, &str)] = &[
          their own digest; this rule names the parameter and the element",
     ),
     (
+        "GL633",
+        "GL607 derives the text of every generator byte for byte, and GL632 inside of accumulation windows; this rule \
+         says whose stream it is, and that it was lost where it stands as if it had begun again",
+    ),
+    (
         "GL644",
-        "GL633 gives the key of each worker's stream, so that no two workers have one without a wrong one among \
+        "GL607 gives the key of each worker's stream, so that no two workers have one without a wrong one among \
          them, and GL604 gives each worker its file; this rule says which two draw alike",
     ),
     (

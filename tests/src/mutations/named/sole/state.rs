@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::edits::*;
 use super::{owner, trainer};
 use crate::mutations::named::runs::{
-    FROZEN, HALF, HANDED, RECOVERED, RETIRED, STATEFUL, STATISTICAL, VALUED, WORKERS,
+    FROZEN, HALF, HANDED, PATIENT, RECOVERED, RETIRED, STATEFUL, STATISTICAL, VALUED,
 };
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record};
@@ -28,16 +28,17 @@ pub(super) fn list() -> Vec<Mutation> {
 
 fn checkpoints() -> Vec<Mutation> {
     vec![
-        owner("GL601", "checkpoints that are not due", PLAIN, |r| {
-            contract(r, "/checkpoints/every_steps", 10)
+        owner("GL601", "checkpoints that are not due", PATIENT, |r| {
+            contract(r, "/checkpoints/every_steps", 15)
         }),
         trainer("GL602", "a checkpoint that was never staged", PLAIN, |r| remove(r, "checkpoint.staged", 10)),
         owner("GL603", "a class left out for a reason that does not hold", PLAIN, |r| {
-            let reason = "update_boundaries_only";
-            let pointer = declaration(r, "loss_scaler")?;
+            // As long as the true one, so that no manifest changes its size.
+            let reason = "function_of_position";
+            let pointer = declaration(r, "rng_device")?;
             contract(r, &pointer, reason)?;
             for step in [0, 5, 10, 15, 20] {
-                in_manifest(r, step, "loss_scaler", |class| {
+                in_manifest(r, step, "rng_device", |class| {
                     class["not_applicable"] = json!(reason);
                     Ok(())
                 })?;
@@ -46,14 +47,15 @@ fn checkpoints() -> Vec<Mutation> {
         }),
         trainer("GL604", "a class of another step", PLAIN, |r| {
             in_manifest(r, 10, "sampler", |class| {
-                class["step"] = json!(9);
+                class["step"] = json!(11);
                 Ok(())
             })
         }),
-        trainer("GL605", "a tensor that the manifest does not list", PLAIN, |r| {
+        trainer("GL605", "a tensor of another dtype than its file has", PLAIN, |r| {
             in_manifest(r, 10, "optimizer", |class| {
-                let tensors = class.pointer_mut("/shards/0/tensors").and_then(Value::as_array_mut);
-                tensors.and_then(Vec::pop).context("a tensor").map(|_| ())
+                let dtype = class.pointer_mut("/shards/0/tensors/0/dtype");
+                *dtype.context("a tensor")? = json!("F16");
+                Ok(())
             })
         }),
         trainer("GL606", "a state digest of other bytes", PLAIN, |r| {
@@ -74,11 +76,12 @@ fn checkpoints() -> Vec<Mutation> {
         trainer("GL611", "averages that were not averaged", STATEFUL, |r| {
             tensors(r, 8, "averages.safetensors", |_, bits| bits ^ 1)
         }),
-        owner("GL612", "two saves in flight", PLAIN, |r| {
-            contract(r, "/checkpoints/mode", "asynchronous")?;
-            let (from, to) = (r.at_step("checkpoint.validated", 10)?, r.at_step("checkpoint.requested", 15)?);
-            // The save's end, and the admission that waits for it.
-            r.entries.get_mut(from..=to).context("a span")?.rotate_left(2);
+        trainer("GL612", "a retirement while the next state is being saved", RETIRED, |r| {
+            let place = r.first("checkpoint.retired")?;
+            let retired = r.entries.remove(place);
+            let places = r.places("checkpoint.requested").into_iter();
+            let next = places.into_iter().find(|next| *next >= place).context("a later save")?;
+            r.entries.insert(next + 1, retired);
             Ok(())
         }),
         trainer("GL613", "an index of another size", FROZEN, |r| {
@@ -103,9 +106,6 @@ fn components() -> Vec<Mutation> {
         }),
         trainer("GL632", "sums of another loss", HALF, |r| {
             shard(r, 20, "accumulated_gradients.json", "/nats", 3.5)
-        }),
-        trainer("GL633", "the stream of a worker that began again", WORKERS, |r| {
-            shard(r, 10, "rng_cpu.1.json", "/blocks", 0)
         }),
     ]
 }

@@ -137,18 +137,10 @@ fn target_at(record: &Record, step: u64) -> Result<usize> {
     places.rev().find(|place| is_it(&record.entries[*place])).context("an evaluation of the target")
 }
 
-/// The averages are not evaluated at one step, and nothing counts it.
+/// The averages are not evaluated at one step.
 fn evaluation_left_out(record: &mut Record) -> Result<()> {
-    let is_it = |entry: &Value| entry["step"] == 2 && entry["body"]["det"]["stream"] == "averaged";
-    let places = record.places("eval");
-    let place = places.into_iter().find(|place| is_it(&record.entries[*place])).context("an evaluation")?;
-    record.entries.remove(place);
-    for later in place..record.entries.len() {
-        if record.value(later, "/body/det/counters").is_ok() {
-            add(record, later, "/body/det/counters/evaluations", -1)?;
-        }
-    }
-    Ok(())
+    let stream = json!("averaged");
+    remove_where(record, |entry| entry["step"] == 2 && entry.pointer("/body/det/stream") == Some(&stream))
 }
 
 /// The stream that decides the target is the train split's, and says so.
