@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
-use system_tests::mutations::named::{self, sole};
+use system_tests::mutations::named::{self, implied, sole};
 use system_tests::mutations::{Outcome, Records, Tried, run};
 
 /// Audits at a time.
@@ -43,6 +43,14 @@ fn every_named_mutation_is_killed() -> Result<()> {
 }
 
 #[test]
+fn what_nobody_can_know_is_accepted() -> Result<()> {
+    let tried = tried(&["unknowable"])?;
+    assert!(!tried.is_empty());
+    assert!(tried.iter().all(|one| one.outcome == Outcome::SurvivedAsDocumented), "{tried:#?}");
+    Ok(())
+}
+
+#[test]
 fn each_semantic_rule_is_the_only_killer_of_a_real_record() -> Result<()> {
     let mut shown = BTreeSet::new();
     for one in tried(&["sole"])? {
@@ -52,6 +60,11 @@ fn each_semantic_rule_is_the_only_killer_of_a_real_record() -> Result<()> {
     }
     let excused: BTreeSet<String> = sole::NOT_SOLE.iter().map(|(code, _)| (*code).to_owned()).collect();
     assert!(sole::NOT_SOLE.iter().all(|(_, reason)| reason.len() > 40), "an excuse says why");
+    for (one, (code, other)) in tried(&["implied"])?.iter().zip(implied::PAIRS) {
+        let killers = one.killers();
+        assert!(killers.contains(code) && killers.contains(other), "{}: {killers:?}", one.name);
+        assert!(excused.contains(code), "{code} is only implied");
+    }
     let both: Vec<&String> = shown.intersection(&excused).collect();
     assert!(both.is_empty(), "excused, and the only killer all the same: {both:?}");
     let semantic = validator::rules::catalogue().iter().map(|info| info.code).filter(|code| *code >= "GL200");

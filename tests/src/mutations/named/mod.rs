@@ -4,14 +4,17 @@
 //! The lists follow the reference's counts: 21 mutations of the run as a
 //! transaction, seven of what a checkpoint of weights and step alone would leave
 //! out, nine of the complete encoding, and 18 of the optimizer's policy card.
-//! [`sole`] shows of each rule what it alone finds.
+//! [`sole`] shows of each rule what it alone finds, [`implied`] what others find
+//! too, and [`unknowable`] what nobody does.
 
 mod complete_encoding;
 mod edits;
+pub mod implied;
 mod optimizer_card;
 pub mod runs;
 pub mod sole;
 mod transaction;
+mod unknowable;
 mod weight_only;
 
 use super::Suite;
@@ -28,5 +31,7 @@ pub fn suites() -> Vec<Suite> {
         suite(complete_encoding::SUITE, complete_encoding::mutations),
         suite(optimizer_card::SUITE, optimizer_card::mutations),
         suite(sole::SUITE, sole::mutations),
+        suite(implied::SUITE, implied::mutations),
+        suite(unknowable::SUITE, unknowable::mutations),
     ]
 }
