@@ -48,18 +48,36 @@ pub struct Change {
 }
 
 fn mutations(records: &Records) -> Result<Vec<Mutation>> {
+    of(records, &ORIGINS)
+}
+
+/// Names in the table of expected killers that none of these mutations has: what
+/// was killed once and is not even tried now.
+///
+/// # Errors
+/// When the table cannot be read.
+pub fn stale(mutations: &[Mutation]) -> Result<Vec<String>> {
+    let is_tried = |name: &String| mutations.iter().any(|mutation| mutation.name == *name);
+    Ok(expected::read()?.into_keys().filter(|name| !is_tried(name)).collect())
+}
+
+/// The part of the suite that some runs give.
+///
+/// # Errors
+/// When one cannot be made, or the table of expected killers cannot be read.
+pub fn of(records: &Records, origins: &[Origin]) -> Result<Vec<Mutation>> {
     let expected = expected::read()?;
     // What was changed in an earlier run: kind and pointer.
     let mut seen: BTreeSet<(String, String)> = BTreeSet::new();
     let mut mutations = Vec::new();
-    for origin in ORIGINS {
-        let record = records.get(origin)?;
+    for origin in origins {
+        let record = records.get(*origin)?;
         let mut seen_here = BTreeSet::new();
         for (kind, which, place) in representatives(&record) {
             for change in changes(&record, &kind, which, place) {
                 let key = (kind.clone(), change.pointer.clone());
                 if !seen.contains(&key) {
-                    mutations.push(mutation(origin, change, &expected));
+                    mutations.push(mutation(*origin, change, &expected));
                     seen_here.insert(key);
                 }
             }
