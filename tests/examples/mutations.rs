@@ -86,6 +86,8 @@ fn try_all() -> Result<bool> {
     if mutations.is_empty() {
         bail!("there is no such mutation\nhint: --list names them");
     }
+    let is_whole = arguments.only.is_none() && suites.iter().any(|suite| suite.name == generated::NAME);
+    let stale = if is_whole && !arguments.is_update { generated::stale(&mutations)? } else { Vec::new() };
     let (num_tried, num_mutations) = (AtomicUsize::new(0), mutations.len());
     let tried = run::run(&records, &mutations, arguments.num_jobs, &|_| {
         let number = num_tried.fetch_add(1, Ordering::Relaxed) + 1;
@@ -106,7 +108,8 @@ fn try_all() -> Result<bool> {
     }
     let has_to_count: BTreeSet<&'static str> =
         suites.iter().filter(|suite| suite.has_to_count).map(|suite| suite.name).collect();
-    let failures = table::failures(&tried, &has_to_count);
+    let mut failures = table::failures(&tried, &has_to_count);
+    failures.extend(stale.iter().map(|name| format!("{}: nothing is called {name:?}", generated::NAME)));
     let rows = table::rows(&tried);
     if arguments.is_json {
         println!("{:#}", table::json(&rows, &failures));

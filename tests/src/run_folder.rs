@@ -95,14 +95,18 @@ impl RunFolder {
         Self::init(&["--lipsum"].into_iter().chain(set).collect::<Vec<_>>())
     }
 
-    /// [`Self::tiny`] whose batch several workers share. Nothing is frozen yet.
+    /// [`Self::with`] for so many processes that share the work. Nothing is
+    /// frozen yet.
     ///
     /// # Panics
     /// When `ledger init` fails.
     #[must_use]
     #[track_caller]
-    pub fn by_workers(num_workers: u16) -> Self {
-        Self::init(&["--lipsum", "--workers", &num_workers.to_string()])
+    pub fn shared(num_workers: u32, changes: &[&str]) -> Self {
+        let num_workers = num_workers.to_string();
+        let fixed = ["--lipsum", "--workers", &num_workers];
+        let set = changes.iter().flat_map(|change| ["--set", change]);
+        Self::init(&fixed.into_iter().chain(set).collect::<Vec<_>>())
     }
 
     #[track_caller]

@@ -6,8 +6,9 @@ use anyhow::Result;
 use schemas::report::Verdict;
 use serde_json::json;
 use system_tests::dump;
-use system_tests::mutations::records::PLAIN;
-use system_tests::mutations::run::{outcome, try_one};
+use system_tests::mutations::generated::{self, expected};
+use system_tests::mutations::records::{EVENTFUL, PLAIN};
+use system_tests::mutations::run::{self, outcome, try_one};
 use system_tests::mutations::{Attacker, Judged, Mutation, Outcome, Records, judge, report};
 
 const SUITE: &str = "library";
@@ -128,6 +129,37 @@ fn entries_that_are_left_out_or_repeated_are_sealed_into_a_whole_ledger() -> Res
         let tried = try_one(&records, &mutation);
         let judged = tried.judged.as_ref().expect("it was tried");
         assert!(judged.counts() && judged.is_killed(), "{tried:#?}");
+    }
+    Ok(())
+}
+
+/// Of the generated suite so many are left out between two that are tried here;
+/// `scripts/mutations` tries all.
+const NUM_LEFT_OUT: usize = 10;
+
+#[test]
+fn a_part_of_the_generated_suite_is_killed_as_its_table_says() -> Result<()> {
+    let records = Records::default();
+    let mutations: Vec<Mutation> =
+        generated::of(&records, &[PLAIN, EVENTFUL])?.into_iter().step_by(NUM_LEFT_OUT + 1).collect();
+    let tried = run::run(&records, &mutations, 2, &|_| {});
+    let wrong: Vec<_> = tried.iter().filter(|one| !one.holds(false)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let num_killed = tried.iter().filter(|one| one.outcome == Outcome::Killed).count();
+    let num_survivors = tried.iter().filter(|one| one.outcome == Outcome::SurvivedAsDocumented).count();
+    assert!(num_killed >= 30 && num_survivors >= 1, "{num_killed} killed, {num_survivors} survive");
+    Ok(())
+}
+
+#[test]
+fn the_table_of_expected_killers_is_of_rules_that_are_there() -> Result<()> {
+    let table = expected::read()?;
+    assert!(table.len() >= 150, "only {} mutations are killed", table.len());
+    for (name, codes) in &table {
+        assert!(!codes.is_empty(), "{name} is killed by nothing");
+        for code in codes {
+            assert!(validator::rules::find(code).is_some(), "{name}: there is no rule {code}");
+        }
     }
     Ok(())
 }

@@ -59,8 +59,20 @@ pub const PLAIN: Origin = Origin { make: RunFolder::trained, name: "plain" };
 /// after a person's intervention, and retired checkpoints.
 pub const EVENTFUL: Origin = Origin { make: eventful, name: "eventful" };
 
-/// A run whose candidate was probed with controls and handed off.
+/// A run whose candidate was probed with controls.
 pub const PROBED: Origin = Origin { make: probed, name: "probed" };
+
+/// A run whose candidate the evaluator recomputed and that was handed off.
+pub const HANDED_OFF: Origin = Origin { make: handed_off, name: "handed-off" };
+
+/// A run whose moments stay empty, which is odd and honest.
+pub const ODD: Origin = Origin { make: odd, name: "odd" };
+
+/// A run of two processes.
+pub const SHARED: Origin = Origin { make: shared, name: "shared" };
+
+/// A run in binary16 whose first loss scale overflows.
+pub const SCALED: Origin = Origin { make: scaled, name: "scaled" };
 
 /// Starts that an eventful run is given.
 const MAX_STARTS: usize = 8;
@@ -116,8 +128,55 @@ fn probed() -> RunFolder {
     let checkpoint = selected["body"]["obs"]["checkpoint"].as_str().expect("a name");
     let arguments = ["probe", "--ledger", "run.db", "--quiet", "--checkpoint", checkpoint, "--controls"];
     let _ = programs::run(TRAINER, run.path(), &arguments).expect_code(0);
+    run
+}
+
+fn handed_off() -> RunFolder {
+    let run = RunFolder::trained();
     let _ = run.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
     let _ = run.audit(&["--save"]).expect_code(0);
     let _ = run.ledger_command("handoff", &[]).expect_code(0);
+    run
+}
+
+fn odd() -> RunFolder {
+    let run = RunFolder::tiny();
+    let mut path = String::new();
+    run.edit_contract(|contract| {
+        path = contract["update"]["card"]["path"].as_str().expect("a path").to_owned();
+        contract["update"]["card"]["digest"] = Value::Null;
+        contract["update"]["card"]["num_bytes"] = Value::Null;
+    });
+    let path = run.path().join(path);
+    let mut card: Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("a card")).expect("the card is JSON");
+    // Squares of gradients that are bounded so vanish in binary32.
+    card["clipping"]["max_norm"] = json!(1e-30);
+    std::fs::write(&path, serde_json::to_vec(&card).expect("JSON is written")).expect("writable");
+    let _ = run.freeze().expect_code(0);
+    let _ = run.train().expect_code(0);
+    run
+}
+
+fn shared() -> RunFolder {
+    let run = RunFolder::shared(2, &["/topology/collective/replica_digest_every_steps=2"]);
+    let _ = run.freeze().expect_code(0);
+    let _ = run.train().expect_code(0);
+    run
+}
+
+fn scaled() -> RunFolder {
+    let run = RunFolder::tiny();
+    run.edit_contract(|contract| {
+        contract["numerics"]["compute_dtype"] = json!("f16");
+        // 2^40 times a gradient is beyond binary16 until it was halved some times.
+        contract["numerics"]["loss_scaler"] =
+            json!({"backoff": 0.5, "growth": 2, "growth_interval": 3, "initial": 1_099_511_627_776_u64});
+        let classes = contract["state_classes"].as_array_mut().expect("a list");
+        let declared = classes.iter_mut().find(|declared| declared["class"] == "loss_scaler");
+        declared.expect("it is declared")["not_applicable"] = Value::Null;
+    });
+    let _ = run.freeze().expect_code(0);
+    let _ = run.train().expect_code(0);
     run
 }

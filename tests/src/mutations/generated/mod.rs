@@ -1,8 +1,9 @@
 //! The generated suite: every kind of entry and every field of it, changed in
 //! every way that makes sense for a value of its type.
 //!
-//! For one entry of each kind that a run has (and one more in the middle of its
-//! steps): the entry is left out, repeated, exchanged with the next and given
+//! For one entry of each kind, and one more in the middle of a run's steps, in
+//! the first run that has the kind and in later ones where they have a field
+//! that it did not have: the entry is left out, repeated, exchanged with the next and given
 //! another kind; of its fields each is deleted, duplicated, exchanged with a
 //! sibling, perturbed and given another type. Most of what changes a type is
 //! stopped by the schema and does not count; what counts has to be killed by one
@@ -18,7 +19,9 @@ pub mod unknowable;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::records::{EVENTFUL, PLAIN, PROBED};
+use std::collections::BTreeSet;
+
+use super::records::{EVENTFUL, HANDED_OFF, ODD, PLAIN, PROBED, SCALED, SHARED};
 use super::{Mutation, Origin, Record, Records, Suite};
 
 /// Name of the suite.
@@ -27,8 +30,8 @@ pub const NAME: &str = "generated";
 /// The suite.
 pub const SUITE: Suite = Suite { has_to_count: false, mutations, name: NAME };
 
-/// Runs whose kinds are mutated, each kind in the first that has it.
-const ORIGINS: [Origin; 3] = [PLAIN, EVENTFUL, PROBED];
+/// Runs whose entries are mutated, each field in the first that has it.
+const ORIGINS: [Origin; 7] = [PLAIN, EVENTFUL, PROBED, HANDED_OFF, ODD, SHARED, SCALED];
 
 /// One change of one entry, before anything is said about what follows.
 pub struct Change {
@@ -45,17 +48,41 @@ pub struct Change {
 }
 
 fn mutations(records: &Records) -> Result<Vec<Mutation>> {
+    of(records, &ORIGINS)
+}
+
+/// Names in the table of expected killers that none of these mutations has: what
+/// was killed once and is not even tried now.
+///
+/// # Errors
+/// When the table cannot be read.
+pub fn stale(mutations: &[Mutation]) -> Result<Vec<String>> {
+    let is_tried = |name: &String| mutations.iter().any(|mutation| mutation.name == *name);
+    Ok(expected::read()?.into_keys().filter(|name| !is_tried(name)).collect())
+}
+
+/// The part of the suite that some runs give.
+///
+/// # Errors
+/// When one cannot be made, or the table of expected killers cannot be read.
+pub fn of(records: &Records, origins: &[Origin]) -> Result<Vec<Mutation>> {
     let expected = expected::read()?;
-    let mut seen: Vec<String> = Vec::new();
+    // What was changed in an earlier run: kind and pointer.
+    let mut seen: BTreeSet<(String, String)> = BTreeSet::new();
     let mut mutations = Vec::new();
-    for origin in ORIGINS {
-        let record = records.get(origin)?;
-        for (kind, which, place) in representatives(&record, &seen) {
+    for origin in origins {
+        let record = records.get(*origin)?;
+        let mut seen_here = BTreeSet::new();
+        for (kind, which, place) in representatives(&record) {
             for change in changes(&record, &kind, which, place) {
-                mutations.push(mutation(origin, change, &expected));
+                let key = (kind.clone(), change.pointer.clone());
+                if !seen.contains(&key) {
+                    mutations.push(mutation(*origin, change, &expected));
+                    seen_here.insert(key);
+                }
             }
         }
-        seen.extend(kinds(&record));
+        seen.append(&mut seen_here);
     }
     Ok(mutations)
 }
@@ -65,7 +92,7 @@ fn mutation(origin: Origin, change: Change, expected: &expected::Table) -> Mutat
     let place = if pointer.is_empty() { "entry" } else { &pointer };
     let name = format!("{} {kind} {which} {place} {operation}", origin.name);
     let codes = expected.get(&name).cloned().unwrap_or_default();
-    let survivor = unknowable::reason(&kind, &pointer, operation);
+    let survivor = unknowable::reason(&format!("{kind} {which}"), &pointer, operation);
     Mutation {
         attacker: super::Attacker::Trainer,
         edit,
@@ -95,11 +122,11 @@ fn kinds(record: &Record) -> Vec<String> {
 
 /// Kind, which of it, and place of the entries that are changed. Entry 0 is the
 /// owner's: nobody without that key can change it.
-fn representatives(record: &Record, seen: &[String]) -> Vec<(String, &'static str, usize)> {
+fn representatives(record: &Record) -> Vec<(String, &'static str, usize)> {
     let mut found = Vec::new();
     for kind in kinds(record) {
         let places = record.places(&kind);
-        if seen.contains(&kind) || kind == "contract.frozen" {
+        if kind == "contract.frozen" {
             continue;
         }
         found.extend(places.first().map(|place| (kind.clone(), "first", *place)));

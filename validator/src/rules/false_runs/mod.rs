@@ -15,6 +15,7 @@ mod faults;
 mod frozen;
 mod injections;
 mod probes;
+mod recoveries;
 mod retention;
 mod scaling;
 mod stateful;
@@ -163,6 +164,7 @@ fn every_rule_catches_what_it_is_for() {
         workers::MUTATIONS,
         faults::MUTATIONS,
         injections::MUTATIONS,
+        recoveries::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();
