@@ -308,7 +308,6 @@ fn a_card_that_the_trainer_does_not_execute() {
         card["clipping"]["max_norm"] = json!(1e9);
         card["preconditioner_every_steps"] = json!(10);
         card["stopping_rule"] = json!("when it diverges");
-        card["tuning"]["num_trials"] = json!(64);
         card["rescue_ladder"] = json!(["halve the rate"]);
         card["distribution"] = json!({"communication": "all_reduce", "placement": "sharded"});
         card["approximation"] =
@@ -322,7 +321,6 @@ fn a_card_that_the_trainer_does_not_execute() {
         pointers,
         [
             "/format",
-            "/tuning",
             "/nonclaims",
             "/groups/1/name",
             "/groups/2/learning_rate_multiplier",

@@ -4,7 +4,7 @@ use schemas::body::{Credit, Overflow};
 use schemas::contract::CreditRule;
 use schemas::number::Float;
 use schemas::parameters::ParameterStatus;
-use schemas::policy_card::{Fallback, PolicyCard};
+use schemas::policy_card::PolicyCard;
 
 use super::attempts::body;
 use super::{Mutation, changed, error};
@@ -84,20 +84,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         changed(|f| {
             card(f).checkpoint_state.pop();
         })
-    }),
-    error("GL406", "a fallback that no trainer executes", || {
-        changed(|f| {
-            let update = card(f).update.clone();
-            card(f).fallback = Some(Fallback { groups: vec!["vectors".to_owned()], update });
-        })
-    }),
-    error("GL406", "an exchange between workers that are not there", || {
-        changed(|f| card(f).distribution.communication = "all_reduce".to_owned())
-    }),
-    error("GL406", "trials of no search", || changed(|f| card(f).tuning.num_trials = 64)),
-    error("GL406", "an implementation without a name", || changed(|f| card(f).implementation.name.clear())),
-    error("GL406", "a rescue that nobody tried", || {
-        changed(|f| card(f).rescue_ladder.push("halve the rate".to_owned()))
     }),
     error("GL406", "a card without nonclaims", || changed(|f| card(f).nonclaims.clear())),
     error("GL406", "a parameter of no group", || changed(|f| parameters(f)[3].group = None)),

@@ -1,6 +1,5 @@
 //! `GL4xx`: rates, decay, clipping, numbers, the policy card, initial state.
 
-mod card_edition;
 mod clip_coefficient;
 mod credit_rule;
 mod finite_numbers;

@@ -5,7 +5,6 @@ use schemas::parameters::{ParameterDeclaration, ParameterManifest, ParameterStat
 use schemas::policy_card::{PolicyCard, UpdateRule};
 use schemas::report::Route;
 
-use super::card_edition;
 use crate::derive::llama;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
@@ -18,9 +17,7 @@ declare_rule!(
         code: "GL406",
         name: "policy-card",
         what: "The policy card is complete: distinct groups that each have one schedule and at least one parameter, frozen or not, \
-               constants in their ranges, the moments of its update rule in the checkpoint state with their dtype, and nonclaims; \
-               and it claims nothing that no trainer of this edition executes: no fallback, approximation, preconditioner, \
-               rescue or sharded state, no exchange but that of the contract's workers, no trials without a search space.",
+               constants in their ranges, the moments of its update rule in the checkpoint state with their dtype, and nonclaims.",
         why: "Two runs that both say AdamW can differ in every constant; only a complete card lets a reader repeat the update.",
         remedy: "Complete the card and the contract's `schedule`, and freeze again.",
         reference: "schemas::policy_card::PolicyCard",
@@ -37,7 +34,6 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     at_end(move |_, sink| {
         groups(&frozen.contract, card, manifest, sink);
         update_rule(&frozen.contract, card, sink);
-        card_edition::check(&frozen.contract, card, sink);
         if card.nonclaims.iter().all(|claim| claim.trim().is_empty()) {
             sink.rejected(
                 at(&frozen.contract, "nonclaims"),
@@ -50,8 +46,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     })
 }
 
-/// A field of the card.
-pub(super) fn at(contract: &Contract, field: &str) -> At {
+fn at(contract: &Contract, field: &str) -> At {
     At::place(format!("{} /{field}", contract.update.card.path))
 }
 
