@@ -14,11 +14,13 @@ mod evaluation;
 mod faults;
 mod frozen;
 mod injections;
+mod plausible;
 mod probes;
 mod retention;
 mod scaling;
 mod stateful;
 mod statistical;
+mod terms;
 mod updates;
 mod warm_start;
 mod workers;
@@ -163,6 +165,8 @@ fn every_rule_catches_what_it_is_for() {
         workers::MUTATIONS,
         faults::MUTATIONS,
         injections::MUTATIONS,
+        plausible::MUTATIONS,
+        terms::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();
