@@ -73,7 +73,7 @@ fn words(card: &PolicyCard, checked: &mut Card<'_>) {
         checked.require(!text.trim().is_empty(), field, "a text is missing", "a text", format!("{text:?}"));
     }
     let tuning = &card.tuning;
-    let is_told = (tuning.num_trials > 0) == !tuning.search_space.trim().is_empty();
+    let is_told = (tuning.num_trials > 0) != tuning.search_space.trim().is_empty();
     checked.num_checked += 1;
     if !is_told {
         let message = "trials without a search, or a search without trials";
