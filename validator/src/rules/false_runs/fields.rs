@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock};
 use schemas::contract::{Contract, CreditRule, Membership, WitnessKey};
 use schemas::digest::Digest;
 use schemas::entry::{Entry, Extension};
-use schemas::ids::RunId;
+use schemas::ids::{IdempotencyKey, RunId};
 use serde_json::{Value, json};
 use sha2::Digest as _;
 
@@ -110,6 +110,8 @@ fn stored(mut fixture: Fixture, text: &str) -> StoredRun {
     for entry in &mut fixture.entries {
         let renamed = replace(&serde_json::to_string(entry).expect("serialises"), &names);
         *entry = Entry::from_slice(renamed.as_bytes()).expect("still an entry");
+        // Entries that a fixture copied have the keys of others.
+        entry.header.idem = IdempotencyKey(format!("{:032x}", entry.index));
     }
     (fixture.frozen.run, fixture.frozen.digest) = (run, digest);
     StoredRun::with_contract(fixture, text.to_owned())

@@ -161,12 +161,11 @@ static FAILING: &[Failing] = &[
         let builder = RunBuilder::new().contract(|contract| contract.keys.owner.public = public);
         StoredRun::new(builder.build()).audit()
     }),
-    fails("GL103", "the name of another run", || {
-        changed(|fixture| {
-            let run = schemas::ids::RunId("0123456789abcdef-0123456789abcdef".to_owned());
-            fixture.frozen.run = run.clone();
-            fixture.entries.iter_mut().for_each(|entry| entry.header.run = run.clone());
-        })
+    fails("GL103", "a nonce that no freeze draws", || {
+        sql(
+            "UPDATE entries SET entry = CAST(replace(CAST(entry AS TEXT), '\"nonce\":\"0123', '\"nonce\":\"XYZ3') AS BLOB) \
+             WHERE seq = 0",
+        )
     }),
     fails("GL104", "another policy card", || {
         sql("UPDATE artifacts SET bytes = CAST(replace(bytes, 'adamw', 'adamv') AS BLOB) WHERE rowid = 5")
