@@ -10,6 +10,7 @@ mod assemble;
 mod audit;
 pub mod canonical;
 mod contract;
+pub mod coverage;
 pub mod derive;
 mod documents;
 pub mod dsse;

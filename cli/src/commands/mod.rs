@@ -1,6 +1,7 @@
 //! One file a command.
 
 mod audit;
+mod coverage;
 mod export;
 mod freeze;
 mod get;
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::Export(arguments) => export::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Rule(arguments) => rule::run(&arguments),
+        Command::Rules(arguments) if arguments.coverage => coverage::run(&arguments),
         Command::Rules(arguments) => rule::run_all(&arguments),
         Command::Handoff(arguments) => handoff::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),

@@ -34,7 +34,7 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
     let one_moment = json!([{"dtype": "F32", "suffix": "exp_avg"}]);
     let newton_schulz = json!({"algorithm": "newton-schulz", "num_iterations": 5, "precision": "BF16"});
     Ok(vec![
-        set("implementation without a name", &["GL406"], "/implementation/name", json!("")),
+        set("implementation without a name", &["GL412"], "/implementation/name", json!("")),
         new("groups take each other's parameters", PLAIN, &["GL407"], |r| {
             card(r, "/groups/0/eligible", "embeddings")?;
             card(r, "/groups/1/eligible", "matrices")
@@ -47,7 +47,7 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
                 })
             })
         }),
-        set("fallback that did not run", &["GL406"], "/fallback", concealed),
+        set("fallback that did not run", &["GL412"], "/fallback", concealed),
         set("first moment that never decays", &["GL406"], "/update/beta1", json!(1.0)),
         set("epsilon of zero", &["GL406"], "/update/epsilon", json!(0.0)),
         new("moments of half precision", PLAIN, &["GL605"], |r| {
@@ -62,10 +62,10 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
             contract(r, "/schedule/0/shape/warmup_steps", 2)
         }),
         new("averages of another decay", STATEFUL, &["GL611"], |r| contract(r, "/averages/decay", 0.99)),
-        set("approximation of an exact rule", &["GL406"], "/approximation", newton_schulz),
-        set("preconditioner that is never refreshed", &["GL406"], "/preconditioner_every_steps", json!(10)),
-        set("state sharded over one process", &["GL406"], "/distribution/placement", json!("sharded")),
-        set("trials of no search", &["GL406"], "/tuning/num_trials", json!(64)),
+        set("approximation of an exact rule", &["GL412"], "/approximation", newton_schulz),
+        set("preconditioner that is never refreshed", &["GL412"], "/preconditioner_every_steps", json!(10)),
+        set("state sharded over one process", &["GL412"], "/distribution/placement", json!("sharded")),
+        set("stopping rule of its own", &["GL412"], "/stopping_rule", json!("when it diverges")),
         set("claims without limits", &["GL406"], "/nonclaims", json!([])),
     ])
 }

@@ -41,7 +41,7 @@ pub const WORKERS: Origin = Origin { make: workers, name: "workers" };
 /// Some parameters frozen.
 pub const FROZEN: Origin = Origin { make: frozen, name: "frozen" };
 
-/// Checkpoints retired.
+/// Checkpoints retired; and a plateau that never falls.
 pub const RETIRED: Origin = Origin { make: || of(retired), name: "retired" };
 
 /// Ended by patience; its last state is the only candidate.
@@ -212,6 +212,12 @@ fn frozen() -> RunFolder {
 fn retired(contract: &mut Value) {
     contract["checkpoints"]["keep"] =
         json!({"kind": "chosen", "best": 1, "every_steps": null, "last": 1, "pinned": []});
+    // It would fall, and does not: every evaluation improves.
+    contract["schedule"][2]["shape"] = json!({
+        "kind": "plateau", "cooldown": 0, "factor": 0.5, "floor": 0.00001, "min_delta": 0.0, "patience": 1,
+        "rate": 0.003, "stream": "val"
+    });
+    capture(contract, &["scheduler"]);
 }
 
 fn patient(contract: &mut Value) {

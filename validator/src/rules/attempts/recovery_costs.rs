@@ -22,7 +22,7 @@ declare_rule!(
                before it makes progress and after it gave checkpoints up: the steps that are lost, the seconds \
                that these took by their own entries, and the bytes of the checkpoints that were failed or quarantined; each as much \
                as there was since it was charged last. Minutes of an operator are charged directly behind the intervention that \
-               names them, and nowhere else.",
+               names them, and nowhere else. Warns of any other cost, which nothing can derive.",
         why: "A run that recovers at no cost looks as cheap as one that never failed, and a person's time as if nobody had been needed.",
         remedy: "None for a finished run. Let `trainer run` recover, which charges what the entries add up to.",
         reference: "docs/FORMAT.md, \"Costs of a recovery\" and \"Interventions\"",
@@ -205,7 +205,11 @@ impl Costs {
         match det.charged_to.as_str() {
             RECOVERY => self.charge(entry, obs, sink),
             OPERATOR => self.operator(entry, obs, sink),
-            _ => {}
+            other => {
+                self.num_checked += 1;
+                let at = At::entry(entry.index, "/body/det/charged_to");
+                sink.warning(at, "a cost that follows from no entry", "recovery or operator", other);
+            }
         }
     }
 

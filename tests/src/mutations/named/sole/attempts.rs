@@ -1,7 +1,11 @@
 //! `GL2xx` and `GL3xx`: the frame of the run, its attempts, and its data.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use schemas::data::EXAMPLE_TABLE_MAGIC;
+use schemas::digest::Digest;
+use serde_json::{Value, json};
 
 use super::edits::*;
 use super::{owner, trainer};
@@ -9,9 +13,13 @@ use crate::mutations::named::runs::{PATIENT, RECOVERED, ROLLED_BACK, WORKERS};
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record};
 
+/// Bytes of an example's record: shard, targets, offset, identity.
+const RECORD_BYTES: usize = 4 + 4 + 8 + 32;
+
 pub(super) fn list() -> Vec<Mutation> {
     let mut all = attempts();
     all.extend(accounts());
+    all.extend(terms());
     all.extend(data());
     all
 }
@@ -101,6 +109,27 @@ fn accounts() -> Vec<Mutation> {
     ]
 }
 
+fn terms() -> Vec<Mutation> {
+    vec![
+        owner("GL218", "more steps that a crash may take than is a bound", PLAIN, |r| {
+            contract(r, "/durability/max_unsynced_steps", 20_000)
+        }),
+        trainer("GL221", "evaluations that cost nothing", PLAIN, |r| {
+            for kind in ["attempt.end", "run.end"] {
+                let place = r.first(kind)?;
+                r.set(place, "/body/obs/cost/eval_us", 0)?;
+            }
+            Ok(())
+        }),
+        owner("GL222", "a rewrite that is permitted twice", PLAIN, |r| {
+            contract(r, "/topology/permitted_rewrites", json!(["thread_count", "thread_count"]))
+        }),
+        owner("GL223", "patience that asks for more than there is to gain", PATIENT, |r| {
+            contract(r, "/stopping/min_delta", 9.0)
+        }),
+    ]
+}
+
 fn data() -> Vec<Mutation> {
     vec![
         trainer("GL301", "another number of microbatches", PLAIN, |r| {
@@ -129,6 +158,7 @@ fn data() -> Vec<Mutation> {
                 Ok(())
             })
         }),
+        owner("GL310", "a val split that is the train split's text", PLAIN, val_from_train),
         owner("GL308", "a license class that is not admitted", PLAIN, |r| {
             contract(r, "/data/admitted_license_classes", json!(["yellow"]))
         }),
@@ -155,4 +185,45 @@ fn one_target_more(record: &mut Record) -> Result<()> {
     let step = record.value(last, "/step")?.as_u64().context("a step")?;
     let tokens = record.value(last, "/body/det/counters/tokens")?.clone();
     shard(record, step, "data_cursor.json", "/tokens", tokens)
+}
+
+/// The val split is the beginning of the train split's text, with tables and
+/// manifest that say so.
+fn val_from_train(record: &mut Record) -> Result<()> {
+    let manifest =
+        Path::new(record.contract["data"]["manifest"]["path"].as_str().context("a path")?).to_owned();
+    let folder = manifest.parent().context("a folder")?.to_owned();
+    let documents: Value =
+        serde_json::from_slice(record.artifacts.get("/data/manifest").context("a manifest")?)?;
+    let shards = documents["shards"].as_array().context("shards")?.clone();
+    let of = |split: &str| {
+        let shard = shards.iter().find(|shard| shard["split"] == split).context("a shard")?;
+        Ok::<_, anyhow::Error>(folder.join(shard["path"].as_str().context("a path")?))
+    };
+    let (train, val) = (record.file(of("train")?)?, of("val")?);
+    let text = train.get(..record.file(&val)?.len()).context("train text is longer")?.to_vec();
+    let digest = Digest::blake3(*blake3::hash(&text).as_bytes()).to_string();
+    let context = record.contract["architecture"]["context_length"].as_u64().context("a length")?;
+    refreeze(record, |r| {
+        r.edit_artifact("/data/manifest", |manifest| {
+            let shards = manifest["shards"].as_array_mut().context("shards")?;
+            let shard = shards.iter_mut().find(|shard| shard["split"] == "val").context("a shard")?;
+            shard["digest"] = json!(digest);
+            Ok(())
+        })?;
+        let table = r.artifacts.get_mut("/data/val_examples").context("a table")?;
+        let records = table.get_mut(EXAMPLE_TABLE_MAGIC.len() + 8..).context("records")?;
+        for (window, record) in
+            text.chunks(usize::try_from(context)?).zip(records.chunks_exact_mut(RECORD_BYTES))
+        {
+            // What a window covers is its examples' context and the target behind it.
+            let num_targets = u32::from_le_bytes(record[4..8].try_into()?);
+            let first = usize::try_from(u64::from_le_bytes(record[8..16].try_into()?))?;
+            let covered = text.get(first..first + num_targets as usize + 1).context("a window")?;
+            ensure!(covered.starts_with(&window[..1]), "windows and records are in one order");
+            record[16..48].copy_from_slice(blake3::hash(covered).as_bytes());
+        }
+        r.write_file(val, text);
+        Ok(())
+    })
 }

@@ -19,6 +19,8 @@ pub(super) const SUITE: &str = "sole";
 
 /// Rules that are the only killer of nothing, and why.
 pub const NOT_SOLE: &[(&str, &str)] = &[
+    ("GL219", "it warns and rejects nothing: a duration that is odd is no proof"),
+    ("GL220", "it warns and rejects nothing: a loss that is odd is no proof"),
     (
         "GL306",
         "what a step drew is in its ranges, which GL302 compares one by one, and which steps there are is GL204's; \
@@ -43,6 +45,7 @@ pub const NOT_SOLE: &[(&str, &str)] = &[
         "GL645",
         "GL605 gives the tensors of every file, a tied head's among them; this rule says what is wrong with it",
     ),
+    ("GL647", "it notes and rejects nothing: that no probe was made is no fault of the run"),
     ("GL704", "it notes and rejects nothing: which keys one host made is no fault of the run"),
     ("GL706", "it warns and rejects nothing: an expectation is no promise"),
     ("GL709", "it notes that a run that stands alone has no denominator of runs"),

@@ -96,6 +96,12 @@ fn checkpoints() -> Vec<Mutation> {
 
 fn components() -> Vec<Mutation> {
     vec![
+        owner("GL648", "bounds beside a bitwise claim", PLAIN, |r| {
+            contract(r, "/resume/tolerance", json!({"max_absolute": 0.001, "max_relative": 0.001}))
+        }),
+        owner("GL649", "a candidate that need not be read back", PLAIN, |r| {
+            contract(r, "/checkpoints/candidate_stage", "staged")
+        }),
         trainer("GL630", "a scale that did not back off", HALF, |r| {
             let place = r.at_step("step", 2)?;
             scale(r, place, "/body/det/overflow/scale", 2.0)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::edits::*;
 use super::{owner, trainer};
-use crate::mutations::named::runs::{HANDED, STATEFUL, VALUED, WARM};
+use crate::mutations::named::runs::{HANDED, RETIRED, STATEFUL, VALUED, WARM};
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record};
 
@@ -44,13 +44,7 @@ fn updates() -> Vec<Mutation> {
             let place = r.at_step("step", 7)?;
             r.set(place, "/body/det/overflow", json!({"found": false, "scale": 1.0, "skipped": false}))
         }),
-        owner("GL411", "a contract of another credit rule", PLAIN, |r| {
-            contract(
-                r,
-                "/credit",
-                json!({"rule": "evolution", "antithetic": true, "population": 8, "rank": null}),
-            )
-        }),
+        trainer("GL411", "a step of another credit rule, with all that is counted", PLAIN, evolved),
     ]
 }
 
@@ -66,6 +60,16 @@ fn frozen() -> Vec<Mutation> {
                 })
             })
         }),
+        owner("GL412", "a fallback that no trainer executes", PLAIN, |r| {
+            let update = json!({
+                "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "family": "adamw", "moment_dtype": "F32"
+            });
+            card(r, "/fallback", json!({"groups": ["vectors"], "update": update}))
+        }),
+        owner("GL413", "a plateau whose floor is above its rate", RETIRED, |r| {
+            contract(r, "/schedule/2/shape/floor", 0.01)
+        }),
+        owner("GL414", "everything dropped", PLAIN, |r| contract(r, "/architecture/dropout", 1.0)),
         trainer("GL408", "initial values that the seed does not give", PLAIN, |r| {
             tensors(r, 0, "model.safetensors", other_bit)
         }),
@@ -122,12 +126,38 @@ fn choices() -> Vec<Mutation> {
             let place = r.first("run.end")?;
             r.set(place, "/body/det/target_met", false)
         }),
+        owner("GL512", "a target that a model which knows nothing reaches", VALUED, |r| {
+            contract(r, "/quality_target/threshold", 9.0)
+        }),
         trainer("GL511", "a handoff of another step", HANDED, |r| {
             let place = r.first("handoff.issued")?;
             r.set(place, "/body/det/step", 5)?;
             r.set(place, "/step", 5)
         }),
     ]
+}
+
+/// A step says that a population made it, and no counter contradicts it.
+fn evolved(record: &mut Record) -> Result<()> {
+    const MEMBERS: i64 = 8;
+    let place = record.at_step("step", 7)?;
+    let old = record.value(place, "/body/det/credit/backpropagation")?.clone();
+    let tokens = old["num_tokens"].as_i64().context("a count")?;
+    let credit =
+        json!({"evolution": {"evaluations": MEMBERS, "fitness": old["loss"], "population": MEMBERS}});
+    record.set(place, "/body/det/credit", credit)?;
+    for later in place..record.entries.len() {
+        if record.value(later, "/body/det/counters").is_ok() {
+            add(record, later, "/body/det/counters/evaluations", MEMBERS)?;
+            add(record, later, "/body/det/counters/tokens", -tokens)?;
+        }
+    }
+    for step in [10, 15, 20] {
+        let last = record.at_step("step", step)?;
+        let tokens = record.value(last, "/body/det/counters/tokens")?.clone();
+        shard(record, step, "data_cursor.json", "/tokens", tokens)?;
+    }
+    Ok(())
 }
 
 /// Place of the evaluation of the target's stream at a step.
