@@ -49,8 +49,8 @@ pub(crate) enum Command {
     Audit(AuditArguments),
     /// Explain one rule of the validator.
     Rule(RuleArguments),
-    /// List the validator's rules.
-    Rules(JsonArguments),
+    /// List the validator's rules, or what they cover.
+    Rules(RulesArguments),
     /// Hand the selected candidate to qualification, after an audit that accepts.
     Handoff(HandoffArguments),
     /// Compare runs under one preregistration: freeze it, bind every run, audit them together.
@@ -63,6 +63,18 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct JsonArguments {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RulesArguments {
+    /// Say what guards each invariant and failure mode of the protocol, which
+    /// runs each rule passes and catches, and which rules react to each field
+    /// of the contract; exit code 1 where something is not covered.
+    #[arg(long)]
+    pub(crate) coverage: bool,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -59,7 +59,20 @@ pub fn raw_entries(path: &Path) -> Result<Vec<Vec<u8>>> {
 /// # Errors
 /// When a folder or file cannot be read.
 pub fn files(folder: &Path) -> Result<BTreeMap<PathBuf, blake3::Hash>> {
-    let mut found = BTreeMap::new();
+    let hash = |name: PathBuf| {
+        let path = folder.join(&name);
+        let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
+        Ok((name, blake3::hash(&bytes)))
+    };
+    names(folder)?.into_iter().map(hash).collect()
+}
+
+/// Path of every file below `folder`, relative to it.
+///
+/// # Errors
+/// When a folder cannot be read.
+pub fn names(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
     let mut stack = vec![folder.to_owned()];
     while let Some(current) = stack.pop() {
         for item in std::fs::read_dir(&current).with_context(|| current.display().to_string())? {
@@ -67,8 +80,7 @@ pub fn files(folder: &Path) -> Result<BTreeMap<PathBuf, blake3::Hash>> {
             if path.is_dir() {
                 stack.push(path);
             } else {
-                let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
-                found.insert(path.strip_prefix(folder)?.to_owned(), blake3::hash(&bytes));
+                found.push(path.strip_prefix(folder)?.to_owned());
             }
         }
     }

@@ -105,6 +105,20 @@ impl RunFolder {
         Self::init(&["--lipsum"].into_iter().chain(set).collect::<Vec<_>>())
     }
 
+    /// [`Self::with`] for so many processes that share the work. Nothing is
+    /// frozen yet.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn shared(num_workers: u32, changes: &[&str]) -> Self {
+        let num_workers = num_workers.to_string();
+        let fixed = ["--lipsum", "--workers", &num_workers];
+        let set = changes.iter().flat_map(|change| ["--set", change]);
+        Self::init(&fixed.into_iter().chain(set).collect::<Vec<_>>())
+    }
+
     #[track_caller]
     fn init(source: &[&str]) -> Self {
         let temporary = TempDir::with_prefix("governed-ledger-").expect("a temporary folder");

@@ -13,6 +13,8 @@ mod crashes;
 mod end_to_end;
 mod frozen;
 mod injected;
+mod mutations;
+mod named_mutations;
 mod probes;
 mod retention;
 mod sources;

@@ -11,6 +11,7 @@ mod audit;
 pub mod campaign;
 pub mod canonical;
 mod contract;
+pub mod coverage;
 pub mod derive;
 mod documents;
 pub mod dsse;

@@ -2,6 +2,7 @@
 
 mod audit;
 mod campaign;
+mod coverage;
 mod export;
 mod freeze;
 mod get;
@@ -44,6 +45,7 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::Export(arguments) => export::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Rule(arguments) => rule::run(&arguments),
+        Command::Rules(arguments) if arguments.coverage => coverage::run(&arguments),
         Command::Rules(arguments) => rule::run_all(&arguments),
         Command::Handoff(arguments) => handoff::run(&arguments),
         Command::Campaign(arguments) => campaign::run(&arguments.command),

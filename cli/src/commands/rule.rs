@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use validator::rule::RuleInfo;
 use validator::{campaign, rules};
 
-use crate::arguments::{JsonArguments, RuleArguments};
+use crate::arguments::{RuleArguments, RulesArguments};
 use crate::failure::Failure;
 use crate::output::{print, print_json};
 
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &RuleArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-pub(crate) fn run_all(arguments: &JsonArguments) -> Result<u8, Failure> {
+pub(crate) fn run_all(arguments: &RulesArguments) -> Result<u8, Failure> {
     if arguments.json {
         let rules: Vec<Value> = all().map(json).collect();
         print_json("rules", json!({"rules": rules}))?;

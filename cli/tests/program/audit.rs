@@ -95,3 +95,26 @@ fn rules_are_listed_and_explained() {
     let finished = folder.run(&["rule", "GL999"]).expect(2);
     finished.expect_lines(&["error: there is no rule \"GL999\"", "hint: `ledger rules` lists them"]);
 }
+
+#[test]
+fn what_the_rules_cover_is_printed_and_nothing_is_missing() {
+    let folder = Folder::empty();
+    let coverage = folder.run(&["rules", "--coverage", "--json"]).expect(0).json();
+    let list = |name: &str| coverage[name].as_array().cloned().expect("a list");
+    assert_eq!((list("concerns").len(), list("gaps").len()), (32, 0));
+    let rules = folder.run(&["rules", "--json"]).expect(0).json();
+    assert_eq!(rules["rules"].as_array().map(Vec::len), Some(list("rules").len()));
+    for rule in list("rules") {
+        for kind in ["passing", "failing"] {
+            assert!(rule[kind].as_array().is_some_and(|names| !names.is_empty()), "{rule}");
+        }
+    }
+    for field in list("fields") {
+        let is_read = field["rules"].as_array().is_some_and(|codes| !codes.is_empty());
+        assert!(is_read || field["reason"].is_string(), "{field}");
+    }
+    let text = folder.run(&["rules", "--coverage"]).expect(0).stdout;
+    for line in ["Invariants, and the rules that guard each", "GL203  resume-point"] {
+        assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
+    }
+}

@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn names_shapes_and_groups_of_one_block() {
         let shape = LlamaDecoder { num_heads: 4, num_kv_heads: 2, head_dim: 8, num_layers: 1, ..llama() };
-        let all = parameters(&shape, &card()).expect("few layers");
+        let all = parameters(&shape, &card(1)).expect("few layers");
         let find = |path: &str| all.iter().find(|p| p.path == path).expect("listed");
         assert_eq!(all.len(), 11);
         assert!(all.is_sorted_by(|a, b| a.path < b.path));
@@ -127,10 +127,10 @@ mod tests {
     #[test]
     fn an_untied_head_is_a_matrix_and_an_absurd_depth_is_refused() {
         let all =
-            parameters(&LlamaDecoder { tied_embeddings: false, ..llama() }, &card()).expect("few layers");
+            parameters(&LlamaDecoder { tied_embeddings: false, ..llama() }, &card(1)).expect("few layers");
         assert_eq!(all[0].path, HEAD);
         assert_eq!(all[0].group.as_deref(), Some("matrices"));
-        assert_eq!(parameters(&LlamaDecoder { num_layers: u32::MAX, ..llama() }, &card()), None);
+        assert_eq!(parameters(&LlamaDecoder { num_layers: u32::MAX, ..llama() }, &card(1)), None);
         assert_eq!(num_elements(&[u64::MAX, 2]), None);
         assert_eq!(num_elements(&[]), Some(1));
     }

@@ -1,6 +1,7 @@
 //! GL112 `handoff-file`.
 
 use schemas::body::{Body, HandoffIssuedDet, HandoffIssuedObs};
+use schemas::contract::Contract;
 use schemas::digest::{Digest, encode_hex};
 use schemas::dsse::{
     HANDOFF_PREDICATE_TYPE, HandoffPredicate, IN_TOTO_PAYLOAD_TYPE, IN_TOTO_STATEMENT_TYPE, Statement,
@@ -8,6 +9,7 @@ use schemas::dsse::{
 use schemas::entry::Entry;
 use schemas::report::Route;
 
+use crate::assemble::independence;
 use crate::canonical::check_entry_json;
 use crate::contract::ContractRead;
 use crate::roots::{RootAt, Roots};
@@ -18,7 +20,7 @@ use crate::{dsse, form};
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GL112",
     name: "handoff-file",
-    what: "Every handoff.issued names a size with the root that the entries have there. The handoff beside the ledger is signed by the contract's validator, is of this run, saw a prefix of these entries, has its handoff.issued entry, and names the report beside it.",
+    what: "Every handoff.issued names a size with the root that the entries have there. The handoff beside the ledger is signed by the contract's validator, is of this run, saw a prefix of these entries, has its handoff.issued entry, names the report beside it, and carries the contract's nonclaims and non-authorities and what its keys say of independence.",
     why: "Qualification opens its set for what the handoff names; a handoff that the ledger does not know, or a ledger that was cut behind one, would hide a second attempt.",
     remedy: "restore ledger, report and handoff as `ledger handoff` left them; where only the file is missing, run `ledger handoff` again",
     reference: "DSSE v1; in-toto Statement v1; docs/FORMAT.md, \"Handoff\"",
@@ -76,7 +78,10 @@ impl Handoffs {
             }
         };
         match parse(&payload, read) {
-            Ok(statement) => this.file = Some(HandoffFile { place: place.to_owned(), statement }),
+            Ok(statement) => {
+                check_limits(&statement.predicate, &read.contract, place, sink);
+                this.file = Some(HandoffFile { place: place.to_owned(), statement });
+            }
             Err(reason) => {
                 let expected = format!("a statement of type {HANDOFF_PREDICATE_TYPE} for run {}", read.run);
                 let message = "the handoff is signed, but is none of this run";
@@ -176,6 +181,26 @@ impl Handoffs {
     }
 }
 
+/// What the run has no authority to do and does not show goes with its candidate,
+/// as the contract says it, and so does whether its roles are independent.
+fn check_limits(predicate: &HandoffPredicate, contract: &Contract, place: &str, sink: &mut Sink) {
+    let granted = &contract.purpose.authority.non_authorities;
+    let independence = independence(Some(contract));
+    let said = [
+        ("/predicate/non_authorities", format!("{granted:?}"), format!("{:?}", predicate.non_authorities)),
+        ("/predicate/nonclaims", format!("{:?}", contract.nonclaims), format!("{:?}", predicate.nonclaims)),
+        (
+            "/predicate/independence",
+            format!("{}: {}", independence.status, independence.reason),
+            format!("{}: {}", predicate.independence.status, predicate.independence.reason),
+        ),
+    ];
+    for (pointer, expected, actual) in said.into_iter().filter(|(_, expected, actual)| expected != actual) {
+        let message = "the handoff says otherwise than the contract what the run may not do or does not show";
+        sink.rejected(At::place(format!("{place} {pointer}")), message, expected, actual);
+    }
+}
+
 fn check_entry(issued: &Issued, roots: &Roots, sink: &mut Sink) {
     let at = |field: &str| At::entry(issued.index, format!("/body/obs/{field}"));
     match roots.at(issued.obs.size) {
@@ -261,6 +286,7 @@ mod tests {
         let digest = Digest::blake3(*blake3::hash(&report).as_bytes());
         let selected = accepted.selected.clone().expect("a selection");
         let mut fixture: Fixture = honest_run();
+        let contract = fixture.frozen.contract.clone();
         let det = HandoffIssuedDet { model: selected.model, step: selected.step };
         let mut obs = HandoffIssuedObs {
             candidate: selected.candidate.clone(),
@@ -283,8 +309,8 @@ mod tests {
                 contract: accepted.contract.expect("a contract"),
                 head: HandoffHead { origin: head.origin, root: head.root, size: head.size },
                 independence: accepted.independence.clone(),
-                non_authorities: Vec::new(),
-                nonclaims: Vec::new(),
+                non_authorities: contract.purpose.authority.non_authorities.clone(),
+                nonclaims: contract.nonclaims.clone(),
                 report: digest,
                 run: accepted.run.clone().expect("a run"),
                 selection_basis: accepted.selection_basis,
@@ -368,6 +394,13 @@ mod tests {
         check(&[Effect::Rejected], |this| {
             this.statement.predicate.run =
                 schemas::ids::RunId("0000000000000000-0000000000000000".to_owned());
+            this.save(VALIDATOR);
+        });
+        check(&[Effect::Rejected; 3], |this| {
+            let predicate = &mut this.statement.predicate;
+            predicate.nonclaims.clear();
+            predicate.non_authorities.push("to be sold".to_owned());
+            predicate.independence.status = "declared independent".to_owned();
             this.save(VALIDATOR);
         });
         check(&[Effect::Rejected], |this| {

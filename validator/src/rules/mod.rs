@@ -39,6 +39,7 @@ pub(crate) mod gl109_val_numbers;
 mod gl110_checkpoint_files;
 pub(crate) mod gl111_stored_report;
 pub(crate) mod gl112_handoff_file;
+mod terms;
 mod updates;
 
 use crate::rule::Rule;

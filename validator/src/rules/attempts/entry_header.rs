@@ -2,7 +2,7 @@
 
 use schemas::body::{Body, Kind};
 use schemas::entry::Entry;
-use schemas::ids::{LearnerId, SegmentId, WorkerId};
+use schemas::ids::{AttemptId, LearnerId, SegmentId, WorkerId};
 use schemas::report::Route;
 
 use crate::evidence::Evidence;
@@ -18,7 +18,7 @@ declare_rule!(
         name: "entry-header",
         what: "Segment, learner, worker and step in the header of an entry are those that its kind and body determine: the running segment \
                and learner 0 for the work of an attempt, worker 0 for a step, no other worker than there is, and the step of which \
-               the body speaks.",
+               the body speaks. What an attempt says of faults, their recovery, its costs and interventions is that attempt's own.",
         why: "A reader that groups entries by their headers would otherwise be shown another run than the bodies tell.",
         remedy: "None for a finished run: the header is part of the entry's bytes. Report the recorder's fault and run again.",
         reference: "docs/FORMAT.md, \"Order of entries\"; schemas::entry::Header",
@@ -32,16 +32,20 @@ const LEARNER: LearnerId = LearnerId(0);
 const WORKER: WorkerId = WorkerId(0);
 
 struct Headers {
+    /// Step that the running attempt starts from.
+    from_step: u64,
     num_checked: u64,
     /// Workers of the contract, or of an attempt that had more.
     num_workers: u32,
+    /// The attempt that has begun and not ended.
+    running: Option<AttemptId>,
     /// The newest that started; the first before any did.
     segment: SegmentId,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     let num_workers = frozen.contract.topology.workers;
-    Box::new(Headers { num_checked: 0, num_workers, segment: SegmentId(1) })
+    Box::new(Headers { from_step: 0, num_checked: 0, num_workers, running: None, segment: SegmentId(1) })
 }
 
 /// Whether entries of a kind are work on the learner's state.
@@ -81,8 +85,10 @@ const fn is_open(kind: Kind) -> bool {
 
 /// The step of which the body itself speaks. A selection speaks of an earlier
 /// step than the one that it is made at.
-fn own_step(body: &Body) -> Option<u64> {
-    Some(match body {
+fn own_step(body: &Body) -> Option<Option<u64>> {
+    let step = match body {
+        // They are of no step.
+        Body::ContractFrozen(_) | Body::RunStart(_) => return Some(None),
         Body::AttemptStart(halves) => halves.det.from_step,
         Body::AttemptEnd(halves) => halves.det.last_step,
         Body::RunEnd(halves) => halves.det.last_step,
@@ -98,7 +104,41 @@ fn own_step(body: &Body) -> Option<u64> {
         Body::ProbeStart(halves) => halves.det.step,
         Body::ProbeResult(halves) => halves.det.step,
         _ => return None,
-    })
+    };
+    Some(Some(step))
+}
+
+impl Headers {
+    /// What an attempt says of a fault, of its recovery and of a person is of
+    /// that attempt; and at the step that it starts from, but for its own faults.
+    fn said_of_attempt(&self, entry: &Entry, sink: &mut Sink) {
+        let header = &entry.header;
+        let is_of_none = header.attempt.is_none();
+        let step = match &entry.body {
+            Body::FaultInjected(_) | Body::CheckpointFailed(_) | Body::CheckpointQuarantined(_) => None,
+            // A process that only ends the run is no attempt.
+            Body::FaultObserved(_) | Body::FaultRecovered(_) if is_of_none => return,
+            Body::FaultObserved(halves) if Some(halves.det.attempt) == self.running => {
+                Some(halves.det.last_step)
+            }
+            Body::FaultObserved(_) | Body::Intervention(_) => Some(self.from_step),
+            Body::FaultRecovered(halves) => Some(halves.det.from_step),
+            Body::Cost(halves) if matches!(halves.det.charged_to.as_str(), "recovery" | "operator") => {
+                Some(self.from_step)
+            }
+            _ => return,
+        };
+        let name = entry.body.kind().name();
+        if header.attempt != self.running {
+            let message = format!("{name} is of another attempt than the one that runs");
+            let at = At::entry(entry.index, "/attempt");
+            sink.rejected(at, message, or_null(self.running), or_null(header.attempt));
+        }
+        if step.is_some() && step != header.step {
+            let message = format!("the header of {name} names another step");
+            sink.rejected(At::entry(entry.index, "/step"), message, or_null(step), or_null(header.step));
+        }
+    }
 }
 
 impl Check for Headers {
@@ -108,6 +148,7 @@ impl Check for Headers {
         match &entry.body {
             Body::AttemptStart(halves) => {
                 self.num_workers = self.num_workers.max(halves.obs.plan.num_workers);
+                (self.running, self.from_step) = (Some(halves.det.attempt), halves.det.from_step);
             }
             Body::SegmentStart(halves) => self.segment = halves.det.segment,
             _ => {}
@@ -116,7 +157,8 @@ impl Check for Headers {
         let (segment, learner, worker) = if is_open(kind) {
             // Null or the only one that there is.
             let learner = header.learner.map(|_| LEARNER).filter(|_| !is_of_fault);
-            (header.segment.map(|_| self.segment), learner, header.worker.map(|_| WORKER))
+            let has_segment = header.segment.is_some() || header.attempt.is_some();
+            (has_segment.then_some(self.segment), learner, header.worker.map(|_| WORKER))
         } else {
             let in_attempt = header.attempt.is_some() && kind != Kind::AttemptStart || is_of_learner(kind);
             let learner = is_of_learner(kind).then_some(LEARNER);
@@ -129,7 +171,7 @@ impl Check for Headers {
             ("segment", segment.map(|id| u64::from(id.0)), header.segment.map(|id| u64::from(id.0))),
             ("learner", learner.map(|id| u64::from(id.0)), header.learner.map(|id| u64::from(id.0))),
             ("worker", worker.map(|id| u64::from(id.0)), header.worker.map(|id| u64::from(id.0))),
-            ("step", own_step(&entry.body).or(header.step), header.step),
+            ("step", own_step(&entry.body).unwrap_or(header.step), header.step),
         ];
         for (field, expected, actual) in
             numbers.into_iter().filter(|(_, expected, actual)| expected != actual)
@@ -157,6 +199,10 @@ impl Check for Headers {
                 "null",
                 or_null(header.attempt),
             );
+        }
+        self.said_of_attempt(entry, sink);
+        if kind == Kind::AttemptEnd {
+            self.running = None;
         }
     }
 

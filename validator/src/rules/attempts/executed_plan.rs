@@ -2,6 +2,7 @@
 
 use schemas::body::{AttemptStartObs, Body};
 use schemas::contract::{Contract, EquivalenceClass, FaultKind, PermittedRewrite};
+use schemas::digest::Algorithm;
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -20,7 +21,7 @@ declare_rule!(
         what: "Every attempt ran the contract's compiler plan, compute dtype and number of workers (another that shares the \
                microbatches evenly where the contract permits `worker_count`, which a bitwise resume and streams of masks do not \
                allow), with the same number of threads throughout unless the contract permits `thread_count`, and without \
-               diagnostic instrumentation.",
+               diagnostic instrumentation, on a host that is named by SHA-256.",
         why: "CPU features, kernels, threads and dtypes decide bits; a bitwise claim needs the same plan. Instrumentation such \
               as fail points changes what runs.",
         remedy: "Run on hardware with the frozen features, with an ordinary build; or permit the rewrite in a new contract.",
@@ -70,6 +71,10 @@ impl Plan<'_> {
     fn compare(&mut self, index: u64, obs: &AttemptStartObs, sink: &mut Sink) {
         let (contract, plan) = (self.contract, &obs.plan);
         let at = |field: &str| At::entry(index, format!("/body/obs/plan/{field}"));
+        if obs.host.algorithm != Algorithm::Sha256 {
+            let at = At::entry(index, "/body/obs/host");
+            sink.rejected(at, "a host is named by another algorithm", "sha256", obs.host);
+        }
         if plan.compiler != contract.plan {
             let (expected, actual) = (format!("{:?}", contract.plan), format!("{:?}", plan.compiler));
             sink.rejected(at("compiler"), "another compiler plan ran", expected, actual);

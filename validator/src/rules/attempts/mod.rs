@@ -1,19 +1,25 @@
 //! `GL2xx`: attempts, steps, recovery, stopping, budget, counters, costs.
 
+mod attempt_resources;
 mod attempt_sequence;
 mod budget;
 mod code_identity;
 mod costs;
 mod counters;
 pub(super) mod doubt;
+mod durability;
 mod entry_header;
 mod executed_plan;
+mod execution_terms;
+mod plausible_durations;
+mod plausible_losses;
 mod recovery_costs;
 mod recovery_point;
 mod replay_equality;
 mod replica_digests;
 mod resume_point;
 mod run_frame;
+mod run_limits;
 mod segment;
 mod step_bytes;
 mod step_sequence;
@@ -42,5 +48,11 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &replica_digests::ReplicaDigests,
     &recovery_costs::RecoveryCosts,
     &recovery_point::RecoveryPoint,
+    &durability::DurabilityRule,
+    &plausible_durations::PlausibleDurations,
+    &plausible_losses::PlausibleLosses,
+    &attempt_resources::AttemptResources,
+    &execution_terms::ExecutionTerms,
+    &run_limits::RunLimits,
     &stopped_attempts::StoppedAttempts,
 ];

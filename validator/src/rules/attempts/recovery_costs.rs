@@ -19,10 +19,10 @@ declare_rule!(
         code: "GL216",
         name: "recovery-costs",
         what: "An attempt that recovers, or that follows one which recovered and did not charge it, charges three costs to `recovery` \
-               before it makes progress: the steps that are lost, the seconds \
+               before it makes progress and after it gave checkpoints up: the steps that are lost, the seconds \
                that these took by their own entries, and the bytes of the checkpoints that were failed or quarantined; each as much \
                as there was since it was charged last. Minutes of an operator are charged directly behind the intervention that \
-               names them, and nowhere else.",
+               names them, and nowhere else. Warns of any other cost, which nothing can derive.",
         why: "A run that recovers at no cost looks as cheap as one that never failed, and a person's time as if nobody had been needed.",
         remedy: "None for a finished run. Let `trainer run` recover, which charges what the entries add up to.",
         reference: "docs/FORMAT.md, \"Costs of a recovery\" and \"Interventions\"",
@@ -76,11 +76,15 @@ struct Owed {
 struct Costs {
     /// Bytes of committed checkpoints.
     committed: BTreeMap<CheckpointId, u64>,
+    /// Whether the running attempt has begun to charge its recovery.
+    has_charged: bool,
     /// Minutes of an intervention, which the next entry charges.
     minutes: Option<(u64, u32)>,
     num_checked: u64,
     owed: Owed,
     position: u64,
+    /// Checkpoints that the running attempt requested.
+    requested: BTreeSet<CheckpointId>,
     running: Option<AttemptId>,
     /// Steps that a checkpoint was requested of.
     saved: BTreeSet<u64>,
@@ -92,10 +96,12 @@ struct Costs {
 fn open(_: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Costs {
         committed: BTreeMap::new(),
+        has_charged: false,
         minutes: None,
         num_checked: 0,
         owed: Owed { time_us: Some(0), ..Owed::default() },
         position: 0,
+        requested: BTreeSet::new(),
         running: None,
         saved: BTreeSet::new(),
         times: BTreeMap::new(),
@@ -138,7 +144,13 @@ impl Costs {
         }
     }
 
-    fn give_up(&mut self, checkpoint: &CheckpointId) {
+    fn give_up(&mut self, entry: &Entry, checkpoint: &CheckpointId, sink: &mut Sink) {
+        // An attempt's own save fails when it fails; what it finds of others it says first.
+        if self.has_charged && !self.requested.contains(checkpoint) {
+            let message = format!("{checkpoint} is given up behind the costs of the recovery");
+            let at = At::entry(entry.index, "");
+            sink.rejected(at, message, "before the first cost", entry.body.kind().name());
+        }
         let num_bytes = self.committed.get(checkpoint).copied().unwrap_or(0);
         self.owed.num_bytes = self.owed.num_bytes.saturating_add(num_bytes);
     }
@@ -146,6 +158,7 @@ impl Costs {
     /// A cost of a recovery: the next that is due, in full.
     fn charge(&mut self, entry: &Entry, obs: &CostObs, sink: &mut Sink) {
         self.num_checked += 1;
+        self.has_charged = true;
         let at = |pointer: &str| At::entry(entry.index, format!("/body/obs/{pointer}"));
         if self.units.first().copied() != Some(obs.unit.as_str()) {
             let expected = self.units.first().copied().unwrap_or("nothing: no recovery is open");
@@ -192,7 +205,11 @@ impl Costs {
         match det.charged_to.as_str() {
             RECOVERY => self.charge(entry, obs, sink),
             OPERATOR => self.operator(entry, obs, sink),
-            _ => {}
+            other => {
+                self.num_checked += 1;
+                let at = At::entry(entry.index, "/body/det/charged_to");
+                sink.warning(at, "a cost that follows from no entry", "recovery or operator", other);
+            }
         }
     }
 
@@ -223,6 +240,8 @@ impl Check for Costs {
             Body::AttemptStart(halves) => {
                 let (attempt, from_step) = (halves.det.attempt, halves.det.from_step);
                 self.running = Some(attempt);
+                self.has_charged = false;
+                self.requested.clear();
                 self.position = from_step;
                 self.times.insert(attempt, Times { from_step, last_step: from_step, ..Times::default() });
             }
@@ -233,12 +252,15 @@ impl Check for Costs {
             Body::RunEnd(_) => self.units.clear(),
             Body::FaultRecovered(halves) => self.recovered(&halves.det),
             Body::Step(halves) => self.step(entry, halves.obs.duration_us),
-            Body::CheckpointRequested(halves) => self.request(halves.det.step),
+            Body::CheckpointRequested(halves) => {
+                self.requested.insert(halves.obs.checkpoint.clone());
+                self.request(halves.det.step);
+            }
             Body::CheckpointDurablyCommitted(halves) => {
                 self.committed.insert(halves.obs.checkpoint.clone(), halves.obs.num_bytes);
             }
             Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
-                self.give_up(&halves.obs.checkpoint);
+                self.give_up(entry, &halves.obs.checkpoint, sink);
             }
             Body::Intervention(halves) => {
                 self.num_checked += 1;

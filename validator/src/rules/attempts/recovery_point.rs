@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::body::{AttemptStartDet, Body, FaultObservedDet, Kind, ObservedFault, Outcome as End};
+use schemas::body::{
+    AttemptStartDet, Body, FaultObservedDet, FaultRecoveredObs, Kind, ObservedFault, Outcome as End,
+};
 use schemas::contract::Recovery;
 use schemas::entry::Entry;
-use schemas::ids::{AttemptId, CheckpointId};
+use schemas::ids::{AttemptId, CheckpointId, WorkerId};
 use schemas::report::Route;
 
 use super::doubt::Doubt;
@@ -21,7 +23,8 @@ declare_rule!(
         code: "GL217",
         name: "recovery-point",
         what: "An attempt that observes a fault of its own computation makes no progress after it and ends as failed, and one that \
-               failed says of what: by fault.observed or an anomaly behind its last step; before another attempt makes progress every observed fault is recovered from, by fault.recovered of the attempt that it struck. Under \
+               failed says of what: by fault.observed or an anomaly behind its last step; before another attempt makes progress every observed fault is recovered from, by fault.recovered of the attempt that it struck, which \
+               says why the run goes on from an older checkpoint where it does and only there; an attempt says nothing twice. Under \
                `roll_back` every checkpoint in doubt is quarantined before that.",
         why: "A run that goes on past a fault that it saw, or from a state that the fault may have reached, carries the damage to its \
               end.",
@@ -31,8 +34,14 @@ declare_rule!(
     }
 );
 
+/// What an attempt says of a fault: whom it struck, what was seen, of which
+/// checkpoint and worker.
+type SaidOfFault = (AttemptId, String, Option<CheckpointId>, Option<WorkerId>);
+
 struct Recoveries {
     doubt: Doubt,
+    /// Whether a checkpoint was found corrupt since the run last made progress.
+    has_corrupt: bool,
     /// Whether the running attempt has said what went wrong.
     has_said: bool,
     /// Checkpoints in doubt that were reported.
@@ -40,6 +49,8 @@ struct Recoveries {
     num_checked: u64,
     recovery: Recovery,
     running: Option<AttemptId>,
+    /// What the running attempt said of faults.
+    said: BTreeSet<SaidOfFault>,
     /// Struck attempts that no `fault.recovered` names yet, with the entry.
     struck: BTreeMap<AttemptId, u64>,
     /// The fault that the running attempt saw in its own computation.
@@ -49,11 +60,13 @@ struct Recoveries {
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Recoveries {
         doubt: Doubt::default(),
+        has_corrupt: false,
         has_said: false,
         reported: BTreeSet::new(),
         num_checked: 0,
         recovery: frozen.contract.faults.recovery,
         running: None,
+        said: BTreeSet::new(),
         struck: BTreeMap::new(),
         stopping: None,
     })
@@ -76,8 +89,29 @@ const fn stops(fault: ObservedFault) -> bool {
 impl Recoveries {
     fn start(&mut self, det: &AttemptStartDet) {
         self.running = Some(det.attempt);
-        self.has_said = false;
+        (self.has_corrupt, self.has_said) = (false, false);
+        self.said.clear();
         self.stopping = None;
+    }
+
+    /// One fault is said once by an attempt.
+    fn repeats(&mut self, entry: &Entry, det: &FaultObservedDet, checkpoint: Option<&CheckpointId>) -> bool {
+        let what = format!("{:?}", det.fault);
+        let said = (det.attempt, what, checkpoint.cloned(), entry.header.worker);
+        entry.header.attempt.is_some() && !self.said.insert(said)
+    }
+
+    /// Where the newest checkpoint was corrupt the run goes on from an older one,
+    /// and says why; what else makes it do so the policy decides.
+    fn recovered(&mut self, entry: &Entry, obs: &FaultRecoveredObs, sink: &mut Sink) {
+        let is_by_policy = self.recovery != Recovery::RestartFromLastValidated;
+        let is_explained = obs.fallback.is_some();
+        if is_explained != self.has_corrupt && !(is_explained && is_by_policy) {
+            let expected = if self.has_corrupt { "a reason: the newest is corrupt" } else { "null" };
+            let message = "whether the run goes on from its newest checkpoint is told otherwise";
+            let at = At::entry(entry.index, "/body/obs/fallback");
+            sink.rejected(at, message, expected, obs.fallback.as_deref().unwrap_or("null"));
+        }
     }
 
     fn observed(&mut self, entry: &Entry, det: &FaultObservedDet) {
@@ -145,13 +179,25 @@ impl Recoveries {
 impl Check for Recoveries {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         if is_progress(entry.body.kind()) {
+            self.has_corrupt = false;
             self.progress(entry, sink);
         }
         match &entry.body {
             Body::AttemptStart(halves) => self.start(&halves.det),
             Body::AttemptEnd(halves) => self.end(entry, halves.det.outcome, sink),
-            Body::FaultObserved(halves) => self.observed(entry, &halves.det),
+            Body::FaultObserved(halves) => {
+                let checkpoint = halves.obs.checkpoint.as_ref();
+                self.has_corrupt |=
+                    halves.det.fault == ObservedFault::CheckpointCorrupt && checkpoint.is_some();
+                if self.repeats(entry, &halves.det, checkpoint) {
+                    let message = "the attempt says of a fault that it observed what it said before";
+                    let actual = format!("{:?} of attempt {}", halves.det.fault, halves.det.attempt);
+                    sink.rejected(At::entry(entry.index, ""), message, "once", actual);
+                }
+                self.observed(entry, &halves.det);
+            }
             Body::FaultRecovered(halves) => {
+                self.recovered(entry, &halves.obs, sink);
                 self.struck.remove(&halves.det.attempt);
             }
             // Of a saved state it says what is odd, and nothing of an end.

@@ -64,12 +64,13 @@ impl Check for Grant<'_> {
                 sink.rejected(at(field), "the grant is incomplete", format!("a text for {field}"), "nothing");
             }
         }
-        if self.authority.non_authorities.iter().all(|text| text.trim().is_empty()) {
+        let limits = &self.authority.non_authorities;
+        if limits.is_empty() || limits.iter().any(|text| text.trim().is_empty()) {
             sink.rejected(
                 at("non_authorities"),
-                "the grant has no limits",
-                "at least one non-authority",
-                "none",
+                "the grant has no limits, or an empty one",
+                "at least one non-authority, and no empty one",
+                format!("{limits:?}"),
             );
         }
         Outcome::Checked(self.num_checked + 1)

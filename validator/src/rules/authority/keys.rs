@@ -12,8 +12,9 @@ declare_rule!(
     {
         code: "GL703",
         name: "distinct-keys",
-        what: "Owner, trainer, validator, qualifier and witnesses have different keys, and the witness quorum can be reached. A quorum \
-               above 0 is not evaluated: this edition does not check cosignatures.",
+        what: "Owner, trainer, validator, qualifier and witnesses have different keys, and the witness quorum can be reached. Witnesses have \
+               names and are not named without a quorum; the set is sealed to an age recipient. A quorum above 0 is not evaluated: \
+               this edition does not check cosignatures.",
         why: "One key in two roles signs its own homework: the trainer could issue the report or the qualification of its own run. \
               Witnesses that nobody asked vouch for nothing.",
         remedy: "Make a key for each role with `ledger keygen` and freeze again.",
@@ -21,6 +22,16 @@ declare_rule!(
         gate: Route::RejectIdentity,
     }
 );
+
+/// Length of an age X25519 recipient: `age1` and 58 characters of Bech32
+/// (age-encryption.org/v1).
+const AGE_RECIPIENT_CHARS: usize = 62;
+
+fn is_age_recipient(text: &str) -> bool {
+    text.len() == AGE_RECIPIENT_CHARS
+        && text.starts_with("age1")
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+}
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     let keys = &frozen.contract.keys;
@@ -52,6 +63,22 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
                 format!("at most {}", keys.witnesses.len()),
                 keys.witness_quorum,
             );
+        }
+        if keys.witness_quorum == 0 && !keys.witnesses.is_empty() {
+            let at = At::place("contract /keys/witnesses");
+            let message = "witnesses are named, and none of them is asked for anything";
+            sink.rejected(at, message, "none under a quorum of 0", keys.witnesses.len());
+        }
+        for (index, witness) in keys.witnesses.iter().enumerate() {
+            if witness.name.trim().is_empty() {
+                let at = At::place(format!("contract /keys/witnesses/{index}/name"));
+                sink.rejected(at, "a witness has no name", "its name in cosignatures", "nothing");
+            }
+        }
+        if !is_age_recipient(&keys.qualifier_recipient) {
+            let at = At::place("contract /keys/qualifier_recipient");
+            let message = "the qualification set is sealed to nobody: this is no age recipient";
+            sink.rejected(at, message, "age1 and 58 characters", &keys.qualifier_recipient);
         }
         if keys.witness_quorum > 0 {
             let at = At::place("contract /keys/witness_quorum").remedy(

@@ -12,7 +12,7 @@ declare_rule!(
     {
         code: "GL701",
         name: "nonclaims",
-        what: "The contract has a purpose, at least one nonclaim, residuals with an owner each, and a retention period with a \
+        what: "The contract has a name, a purpose, at least one nonclaim, none of them empty, residuals with an owner each, and a retention period with a \
                custodian.",
         why: "A result without its limits is read as more than it shows; a gap without an owner stays open.",
         remedy: "Write the missing sentence into the contract and freeze again.",
@@ -25,13 +25,17 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     let contract = &frozen.contract;
     at_end(move |_, sink| {
         let is_blank = |text: &String| text.trim().is_empty();
-        if contract.nonclaims.iter().all(is_blank) {
+        if contract.nonclaims.is_empty() || contract.nonclaims.iter().any(is_blank) {
             sink.rejected(
                 At::place("contract /nonclaims"),
                 "the contract claims without limits",
-                "a nonclaim",
-                "none",
+                "a nonclaim, and no empty one",
+                format!("{:?}", contract.nonclaims),
             );
+        }
+        if is_blank(&contract.name) {
+            let at = At::place("contract /name");
+            sink.rejected(at, "the run has no name", "a name for people", "nothing");
         }
         if is_blank(&contract.purpose.statement) {
             sink.rejected(
@@ -61,6 +65,6 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
                 actual,
             );
         }
-        Outcome::Checked(3 + (contract.nonclaims.len() + contract.residuals.len()) as u64)
+        Outcome::Checked(4 + (contract.nonclaims.len() + contract.residuals.len()) as u64)
     })
 }

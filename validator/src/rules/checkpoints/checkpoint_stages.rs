@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::body::{Body, CheckpointStage, Kind, ObservedFault};
+use schemas::body::{Body, CheckpointStage, FaultObservedDet, Kind, ObservedFault};
 use schemas::contract::{FaultKind, Recovery};
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CheckpointId};
@@ -12,7 +12,7 @@ use crate::evidence::Evidence;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
 use crate::rules::attempts::doubt::Doubt;
-use crate::rules::common::{LastStep, declare_rule};
+use crate::rules::common::{LastStep, declare_rule, is_progress};
 
 declare_rule!(
     /// `GL602`.
@@ -22,8 +22,9 @@ declare_rule!(
         name: "checkpoint-stages",
         what: "Every checkpoint is requested, staged, durably committed, validated and possibly resume-qualified, in this order, \
                each once, at one step, and an attempt commits one for a step; nothing is said of one after it failed or was \
-               quarantined, and neither happens to a validated one but where a fault names it or, under `roll_back`, puts it in \
-               doubt; its identifier is that of its step and attempt.",
+               quarantined, and a validated one is quarantined where a fault names it or, under `roll_back`, puts it in doubt, and \
+               one that was not validated fails; one that an attempt found to be damaged is given up before that attempt makes \
+               progress; its identifier is that of its step and attempt.",
         why: "The intent is durable before the effect, and a state counts only once it was read back: a stage out of order says \
               that bytes were relied on before they were safe.",
         remedy: "None for a finished run. Record stages through the checkpoint writer, which follows each with its own flush.",
@@ -53,6 +54,9 @@ struct Stages {
     ended: BTreeSet<AttemptId>,
     last: LastStep,
     last_attempt: Option<AttemptId>,
+    /// Damaged checkpoints of others that the running attempt has not given up
+    /// yet, with the entry that names them.
+    open: BTreeMap<CheckpointId, u64>,
     rolls_back: bool,
 }
 
@@ -66,6 +70,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         ended: BTreeSet::new(),
         last: LastStep::default(),
         last_attempt: None,
+        open: BTreeMap::new(),
         rolls_back: frozen.contract.faults.recovery == Recovery::RollBack,
     })
 }
@@ -153,15 +158,44 @@ impl Stages {
     fn give_up(&mut self, entry: &Entry, id: &CheckpointId, sink: &mut Sink) {
         let at = || At::entry(entry.index, "/body/obs/checkpoint");
         let is_unfounded = self.is_unfounded(entry, id);
+        self.open.remove(id);
         let Some(known) = self.all.get_mut(id) else {
             sink.rejected(at(), "the checkpoint was not requested", "checkpoint.requested", id);
             return;
         };
-        known.is_dead = true;
+        if std::mem::replace(&mut known.is_dead, true) {
+            sink.rejected(at(), format!("{id} is given up twice"), "once", entry.body.kind().name());
+        }
+        let is_validated = known.stage >= CheckpointStage::Validated;
+        let expected = if is_validated { Kind::CheckpointQuarantined } else { Kind::CheckpointFailed };
+        let kind = entry.body.kind();
+        if kind != expected && kind != Kind::CheckpointRetired {
+            let message = format!("{id} is given up otherwise than its stage asks for");
+            sink.rejected(At::entry(entry.index, "/kind"), message, expected.name(), kind.name());
+        }
         if is_unfounded {
             let message = format!("{id} is given up, and nothing speaks against it");
             let expected = "a fault.observed before that names it, or, under roll_back, a state in doubt";
             sink.rejected(at(), message, expected, entry.body.kind().name());
+        }
+    }
+
+    /// A fault that names a checkpoint: one of the attempt that it struck, and
+    /// only where it is a checkpoint's.
+    fn blame(&mut self, entry: &Entry, det: &FaultObservedDet, id: &CheckpointId, sink: &mut Sink) {
+        let at = || At::entry(entry.index, "/body/obs/checkpoint");
+        if !matches!(det.fault, ObservedFault::CheckpointCorrupt | ObservedFault::CheckpointIncomplete) {
+            sink.rejected(at(), "the fault is of no checkpoint", "null", id);
+            return;
+        }
+        let saver = self.all.get(id).and_then(|known| known.attempt);
+        if saver != Some(det.attempt) {
+            let expected = format!("one that attempt {} requested", det.attempt);
+            sink.rejected(at(), "the fault names a checkpoint that its attempt did not save", expected, id);
+        }
+        self.blamed.insert(id.clone());
+        if entry.header.attempt.is_some_and(|own| own != det.attempt) {
+            self.open.insert(id.clone(), entry.index);
         }
     }
 
@@ -204,18 +238,27 @@ impl Check for Stages {
                 self.give_up(entry, &h.obs.checkpoint, sink);
             }
             Body::CheckpointRetired(h) => self.give_up(entry, &h.obs.checkpoint, sink),
-            Body::AttemptStart(h) => self.last_attempt = Some(h.det.attempt),
+            Body::AttemptStart(h) => {
+                self.last_attempt = Some(h.det.attempt);
+                self.open.clear();
+            }
             Body::AttemptEnd(h) => {
                 self.ended.insert(h.det.attempt);
             }
             Body::FaultObserved(h) => {
-                let is_of_checkpoint = matches!(
-                    h.det.fault,
-                    ObservedFault::CheckpointCorrupt | ObservedFault::CheckpointIncomplete
-                );
-                self.blamed.extend(h.obs.checkpoint.clone().filter(|_| is_of_checkpoint));
+                if let Some(id) = &h.obs.checkpoint {
+                    self.blame(entry, &h.det, id, sink);
+                }
             }
             _ => {}
+        }
+        if is_progress(entry.body.kind()) {
+            for (id, index) in std::mem::take(&mut self.open) {
+                let message =
+                    format!("the run goes on and {id} is not given up, which entry {index} found damaged");
+                let expected = "checkpoint.failed or checkpoint.quarantined before";
+                sink.rejected(At::entry(entry.index, ""), message, expected, entry.body.kind().name());
+            }
         }
         self.doubt.entry(entry);
         if self.rolls_back && entry.body.kind() == Kind::AttemptStart {

@@ -8,11 +8,13 @@ mod checkpoint_retention;
 mod checkpoint_schedule;
 mod checkpoint_stages;
 mod checkpoint_tensors;
+mod closure_evidence;
 mod derived_state;
 mod frozen_file;
 mod loss_scale_trace;
 pub(super) mod probes;
 mod saves_in_flight;
+mod saving_terms;
 mod skipped_steps;
 mod state_cadence;
 mod state_digests;
@@ -50,4 +52,7 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &anomalies::UnchangedState,
     &anomalies::RandomStreams,
     &tied_parameters::TiedParameters,
+    &closure_evidence::ClosureEvidence,
+    &probes::resume_terms::ResumeTerms,
+    &saving_terms::SavingTerms,
 ];

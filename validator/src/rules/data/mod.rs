@@ -7,6 +7,7 @@ mod draw_inputs;
 mod draw_positions;
 mod example_tables;
 mod multiplicity;
+mod split_overlap;
 mod token_counts;
 
 use crate::rule::Rule;
@@ -21,4 +22,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &multiplicity::Multiplicity,
     &example_tables::ExampleTables,
     &data_lease::DataLeaseRule,
+    &split_overlap::SplitOverlap,
 ];

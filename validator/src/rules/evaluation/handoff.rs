@@ -17,7 +17,7 @@ declare_rule!(
         code: "GL511",
         name: "handoff",
         what: "A handoff follows run.end, names the selected candidate with its model and step, saw no more entries than precede \
-               it, and its checkpoint had reached the stage that the contract asks for.",
+               it and no fewer than an earlier handoff, and its checkpoint had reached the stage that the contract asks for.",
         why: "Qualification is spent on one candidate; handing off another one after the fact is a second selection.",
         remedy: "Hand off with `ledger handoff`, which audits first and names the selected candidate.",
         reference: "docs/FORMAT.md, \"Handoff\"; schemas::contract::CheckpointPolicy",
@@ -27,11 +27,13 @@ declare_rule!(
 
 struct Issued<'a> {
     candidates: Candidates<'a>,
+    /// Index of the newest handoff.
+    last: Option<u64>,
     num_issued: u64,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Issued { candidates: Candidates::new(&frozen.contract), num_issued: 0 })
+    Box::new(Issued { candidates: Candidates::new(&frozen.contract), last: None, num_issued: 0 })
 }
 
 impl Issued<'_> {
@@ -78,6 +80,14 @@ impl Check for Issued<'_> {
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         if let Body::HandoffIssued(halves) = &entry.body {
             self.num_issued += 1;
+            let size = halves.obs.size;
+            // One that is issued again, behind a crash, follows an audit that saw the first.
+            if let Some(last) = self.last.replace(entry.index).filter(|last| size <= *last) {
+                let message =
+                    "a candidate is handed off again by an audit that did not see the handoff before";
+                let at = At::entry(entry.index, "/body/obs/size");
+                sink.rejected(at, message, format!("above {last}"), size);
+            }
             self.judge(entry.index, &halves.det, &halves.obs, sink);
         }
         self.candidates.entry(entry);

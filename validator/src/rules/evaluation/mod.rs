@@ -7,6 +7,7 @@ mod clock;
 mod evaluation_content;
 mod evaluation_model;
 mod evaluation_schedule;
+mod evaluation_terms;
 mod evaluation_value;
 mod evaluator_agreement;
 mod handoff;
@@ -29,4 +30,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &selection_split::SelectionSplit,
     &quality_target::QualityTargetRule,
     &handoff::Handoff,
+    &evaluation_terms::EvaluationTerms,
 ];

@@ -12,7 +12,7 @@ use crate::derive::metrics;
 use crate::evidence::{Evidence, ValNumbers};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
-use crate::rules::common::{at_end, declare_rule, or_null};
+use crate::rules::common::{declare_rule, or_null};
 
 declare_rule!(
     /// `GL510`.
@@ -50,7 +50,26 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
             target,
             values: BTreeMap::new(),
         }),
-        None => at_end(|_, _| Outcome::NotApplicable("the contract has no quality target".to_owned())),
+        None => Box::new(NoTarget),
+    }
+}
+
+/// Without a target a run meets none and misses none.
+struct NoTarget;
+
+impl Check for NoTarget {
+    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
+        if let Body::RunEnd(halves) = &entry.body
+            && halves.det.target_met.is_some()
+        {
+            let at = At::entry(entry.index, "/body/det/target_met");
+            let message = "the run says of a target that its contract does not have whether it was met";
+            sink.rejected(at, message, "null", or_null(halves.det.target_met));
+        }
+    }
+
+    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+        Outcome::NotApplicable("the contract has no quality target".to_owned())
     }
 }
 

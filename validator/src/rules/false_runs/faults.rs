@@ -178,6 +178,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL216", "a quarantined checkpoint that is not charged", || {
         changed(rolled_back(), |f| body!(f, Cost, 2, |h| h.obs.amount = Float(0.0)))
     }),
+    warning("GL216", "a cost that follows from nothing", || {
+        changed(struck(), |f| {
+            let mut cost = f.entries.iter().find(|e| e.body.kind() == Kind::Cost).cloned().expect("one");
+            if let Body::Cost(h) = &mut cost.body {
+                "run".clone_into(&mut h.det.charged_to);
+            }
+            f.entries.push(cost);
+            f.renumber();
+        })
+    }),
     error("GL216", "a recovery that is not charged", || changed(struck(), |f| drop_kind(f, Kind::Cost))),
     error("GL216", "costs in another order", || {
         changed(struck(), |f| {

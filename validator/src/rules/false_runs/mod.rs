@@ -12,19 +12,26 @@ mod damages;
 mod data;
 mod evaluation;
 mod faults;
+mod fields;
 mod frozen;
 mod injections;
 mod membership;
+mod ledgers;
+mod plausible;
 mod probes;
+mod recoveries;
 mod retention;
 mod scaling;
 mod stateful;
 mod statistical;
+mod terms;
 mod updates;
 mod warm_start;
 mod workers;
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use schemas::contract::AverageOrder;
 use schemas::finding::Severity;
@@ -78,7 +85,32 @@ const NOT_IN_FIXTURE: [&str; 20] = [
     "GL623", "GL630", "GL631", "GL632", "GL633", "GL644", "GL646", "GL710", "GL711",
 ];
 
+thread_local! {
+    /// Honest runs by name, with the rules that looked at them and passed.
+    static HONEST: RefCell<BTreeMap<String, BTreeSet<&'static str>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Compares a table of `coverage` with what was seen, or writes it.
+fn check_table(name: &str, actual: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/coverage").join(name);
+    if std::env::var_os("UPDATE_COVERAGE").is_some() {
+        std::fs::write(&path, actual).expect("the sources are writable");
+        return;
+    }
+    let committed = std::fs::read_to_string(&path).expect("a table");
+    let (old, new): (BTreeSet<&str>, BTreeSet<&str>) =
+        (committed.lines().collect(), actual.lines().collect());
+    assert!(
+        committed == actual,
+        "{name} is not what the rules did: it has {:#?} and lacks {:#?}; \
+         `UPDATE_COVERAGE=1 cargo test -p validator --lib false_runs` writes it",
+        old.difference(&new).collect::<Vec<_>>(),
+        new.difference(&old).collect::<Vec<_>>(),
+    );
+}
+
 fn check_honest(fixture: &Fixture, name: &str) {
+    let mut passed = BTreeSet::new();
     for rule in rules() {
         let info = rule.info();
         let (status, num_checked, findings) = fixture.check(rule);
@@ -90,7 +122,9 @@ fn check_honest(fixture: &Fixture, name: &str) {
         let suspicious: Vec<_> =
             findings.iter().filter(|finding| finding.severity == Severity::Warning).collect();
         assert!(suspicious.is_empty(), "{name}: {} {}: {suspicious:#?}", info.code, info.name);
+        passed.insert(info.code);
     }
+    HONEST.with_borrow_mut(|honest| honest.entry(name.to_owned()).or_default().extend(passed));
 }
 
 #[test]
@@ -142,11 +176,20 @@ fn honest_runs_pass_every_rule() {
     check_honest(&membership::member().crash_after_step(6).build(), "of a campaign");
     workers::check_honest_runs();
     faults::check_honest_runs();
+    let mut table = String::new();
+    HONEST.with_borrow(|honest| {
+        for (name, passed) in honest {
+            let codes = rules().into_iter().map(|rule| rule.info().code);
+            let others: Vec<&str> = codes.filter(|code| !passed.contains(code)).collect();
+            writeln!(table, "{name}\t{}", others.join(" ")).expect("writing to a string");
+        }
+    });
+    check_table("honest_runs.txt", &table);
 }
 
 #[test]
 fn every_rule_catches_what_it_is_for() {
-    let mut covered = BTreeSet::new();
+    let (mut covered, mut table) = (BTreeSet::new(), Vec::new());
     let groups = [
         attempts::MUTATIONS,
         data::MUTATIONS,
@@ -166,6 +209,9 @@ fn every_rule_catches_what_it_is_for() {
         faults::MUTATIONS,
         injections::MUTATIONS,
         membership::MUTATIONS,
+        recoveries::MUTATIONS,
+        plausible::MUTATIONS,
+        terms::MUTATIONS,
     ];
     for mutation in groups.into_iter().flatten() {
         let fixture = (mutation.run)();
@@ -176,10 +222,14 @@ fn every_rule_catches_what_it_is_for() {
             assert!(!finding.remedy.is_empty() && !finding.location.is_empty() || finding.entry.is_some());
         }
         covered.insert(mutation.code);
+        table.push((mutation.code, mutation.name));
     }
     let uncovered: Vec<&str> =
         rules().iter().map(|rule| rule.info().code).filter(|code| !covered.contains(code)).collect();
     assert!(uncovered.is_empty(), "rules without a run that they catch: {uncovered:?}");
+    table.sort_unstable();
+    let table: String = table.iter().map(|(code, name)| format!("{code}\t{name}\n")).collect();
+    check_table("false_runs.txt", &table);
 }
 
 /// Entries in any order and number must never make a rule panic.

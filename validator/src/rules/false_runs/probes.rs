@@ -145,13 +145,13 @@ pub(super) fn probed(change: impl FnOnce(&mut Fixture)) -> Fixture {
 }
 
 /// Bounds that [`APART`] exceeds by its absolute difference alone.
-fn bounded(contract: &mut Contract) {
+pub(super) fn bounded(contract: &mut Contract) {
     contract.resume.class = EquivalenceClass::OperationOrderBounded;
     contract.resume.tolerance = Some(Tolerance { max_absolute: 0.125, max_relative: 0.5 });
 }
 
 /// A probe whose model differs within the bounds.
-fn within(fixture: &mut Fixture) {
+pub(super) fn within(fixture: &mut Fixture) {
     body!(fixture, ProbeResult, 0, |h| {
         let class = &mut h.det.distances[0];
         *class = class_distance(StateClass::Model, false);

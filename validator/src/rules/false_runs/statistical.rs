@@ -101,7 +101,7 @@ fn no_references(fixture: &mut Fixture) {
 }
 
 /// A run that was probed by a test and qualified, and then changed.
-fn tested(change: impl FnOnce(&mut Fixture)) -> Fixture {
+pub(super) fn tested(change: impl FnOnce(&mut Fixture)) -> Fixture {
     tested_under(by_seeds, change)
 }
 

@@ -50,6 +50,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL402", "another decay", || {
         changed(|f| body!(f, Step, 3, |h| h.det.updates[0].weight_decay = Float(0.2)))
     }),
+    error("GL402", "norms of no parameters", || {
+        changed(|f| {
+            body!(f, Step, 3, |h| {
+                h.det.updates[0].parameter_norm = Some(Float(3.0));
+                h.det.updates[0].update_norm = Some(Float(0.5));
+            });
+        })
+    }),
     error("GL403", "an update that was not clipped", || {
         changed(|f| body!(f, Step, 3, |h| h.det.updates[0].clip_coefficient = Float(1.0)))
     }),

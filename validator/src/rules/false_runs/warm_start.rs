@@ -18,7 +18,7 @@ use crate::fixture::{Fixture, blake3_of, honest_run};
 const WEIGHTS: &str = "initial.safetensors";
 
 /// A run whose step 0 is the model that its contract names.
-fn warm(change: impl FnOnce(&mut Fixture)) -> Fixture {
+pub(super) fn warm(change: impl FnOnce(&mut Fixture)) -> Fixture {
     let mut f = honest_run();
     let bytes = fs::read(f.checkpoint("s00000000-a1").join("model.safetensors")).expect("saved");
     fs::write(f.folder.path().join(WEIGHTS), &bytes).expect("writable");

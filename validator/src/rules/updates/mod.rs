@@ -9,8 +9,11 @@ mod initial_parameters;
 mod learning_rate;
 mod loss_scaler;
 pub(crate) mod model_files;
+mod model_terms;
 mod parameter_manifest;
 mod policy_card;
+mod policy_card_edition;
+mod rate_terms;
 pub(crate) mod tensors;
 mod update_groups;
 mod warm_start;
@@ -30,5 +33,8 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &frozen_parameters::FrozenParameters,
     &initial_optimizer::InitialOptimizer,
     &credit_rule::CreditRuleCheck,
+    &policy_card_edition::PolicyCardEdition,
+    &rate_terms::RateTerms,
+    &model_terms::ModelTerms,
     &warm_start::WarmStartRule,
 ];

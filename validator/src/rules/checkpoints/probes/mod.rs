@@ -7,6 +7,7 @@
 pub(super) mod probe_record;
 pub(super) mod probe_reference;
 pub(super) mod resume_qualified;
+pub(super) mod resume_terms;
 mod statistical;
 pub(super) mod statistical_probe;
 

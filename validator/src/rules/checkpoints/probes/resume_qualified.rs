@@ -1,6 +1,6 @@
 //! Whether probes support the claim that a checkpoint is resume-qualified.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{Body, CheckpointQualifiedDet, ProbeResultDet};
 use schemas::contract::Contract;
@@ -35,12 +35,19 @@ declare_rule!(
 struct Qualified<'a> {
     contract: &'a Contract,
     num_checked: u64,
+    /// Probes that a checkpoint was qualified by.
+    qualifying: BTreeSet<u64>,
     /// Results by the index of their entries.
     results: BTreeMap<u64, (CheckpointId, ProbeResultDet)>,
 }
 
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
-    Box::new(Qualified { contract: &frozen.contract, num_checked: 0, results: BTreeMap::new() })
+    Box::new(Qualified {
+        contract: &frozen.contract,
+        num_checked: 0,
+        qualifying: BTreeSet::new(),
+        results: BTreeMap::new(),
+    })
 }
 
 impl Qualified<'_> {
@@ -109,6 +116,11 @@ impl Check for Qualified<'_> {
             }
             Body::CheckpointResumeQualified(halves) => {
                 self.num_checked += 1;
+                if !self.qualifying.insert(halves.det.probe) {
+                    let at = At::entry(entry.index, "/body/det/probe");
+                    let message = format!("{} is qualified twice by one probe", halves.obs.checkpoint);
+                    sink.rejected(at, message, "once for each probe", halves.det.probe);
+                }
                 self.judge(entry.index, &halves.obs.checkpoint, &halves.det, sink);
             }
             _ => {}

@@ -1,0 +1,92 @@
+//! What survives, and why nobody who sees the record could know.
+//!
+//! Each is listed by the entries that have it (kind, and `first` or `middle`),
+//! the pointer and the operation. One that turns out to be killed is a failure:
+//! then the reason is wrong. Nothing is listed that a rule could derive.
+
+/// The clock of one host.
+const CLOCK: &str = "a clock is evidence of order alone: a time that does not go back may be any";
+/// What a process measured.
+const DAY: &str =
+    "what the day decided: no second source says how long it took, how much memory or which host it was";
+/// Texts.
+const WORDS: &str =
+    "words for people: nothing is derived from them, and what they explain is beside them in fields";
+/// Results of training.
+const COMPUTED: &str = "what the update computed, by less than any bound of plausibility: only executing it again tells, which a probe does up to its checkpoint";
+/// Norms that were not taken.
+const NOT_TAKEN: &str = "a norm may be left out: the contract asks for none, and null claims nothing";
+/// A cause that is left out.
+const NO_CAUSE: &str = "the audit warns of it: what was seen tells the family, and that the fault was injected is on record beside it";
+/// Threads.
+const THREADS: &str = "no bits depend on the number of threads, the contract binds none, and there is no second attempt to compare with";
+
+/// A change that survives.
+struct Unknowable {
+    /// Kind and which entry; empty for every one.
+    entry: &'static str,
+    /// Operation; empty for every one.
+    operation: &'static str,
+    /// Pointer; `*` at its end stands for any rest.
+    pointer: &'static str,
+    /// Why nobody could know.
+    reason: &'static str,
+}
+
+const fn one(
+    entry: &'static str,
+    pointer: &'static str,
+    operation: &'static str,
+    reason: &'static str,
+) -> Unknowable {
+    Unknowable { entry, operation, pointer, reason }
+}
+
+const LIST: &[Unknowable] = &[
+    one("", "/time_us", "perturb", CLOCK),
+    one("run.start first", "/body/obs/tool", "perturb", WORDS),
+    one("attempt.start first", "/body/obs/cpu", "perturb", WORDS),
+    one("attempt.start first", "/body/obs/host", "perturb", DAY),
+    one("attempt.start first", "/body/obs/process", "perturb", DAY),
+    one("attempt.start first", "/body/obs/total_memory_bytes", "perturb", DAY),
+    one("attempt.start first", "/body/obs/plan/num_threads", "perturb", THREADS),
+    one("eval first", "/body/obs/duration_us", "perturb", DAY),
+    one("checkpoint.requested first", "/body/obs/duration_us", "perturb", DAY),
+    one("checkpoint.staged first", "/body/obs/duration_us", "perturb", DAY),
+    one("checkpoint.durably_committed first", "/body/obs/duration_us", "perturb", DAY),
+    one("checkpoint.validated first", "/body/obs/duration_us", "perturb", DAY),
+    one("step first", "/body/det/credit/backpropagation/gradient_norm", "perturb", COMPUTED),
+    one("", "/body/det/credit/backpropagation/loss", "perturb", COMPUTED),
+    one("", "/body/det/updates/0/parameter_norm", "perturb", COMPUTED),
+    one("", "/body/det/updates/0/parameter_norm~update_norm", "reorder", COMPUTED),
+    one("", "/body/det/updates/0/update_norm", "perturb", COMPUTED),
+    one("", "/body/det/updates/0/parameter_norm", "delete", NOT_TAKEN),
+    one("", "/body/det/updates/0/update_norm", "delete", NOT_TAKEN),
+    one("", "/body/obs/duration_us", "perturb", DAY),
+    one("", "/body/obs/duration_us~recording_us", "reorder", DAY),
+    one("", "/body/obs/recording_us", "perturb", DAY),
+    one("", "/body/obs/resident_bytes", "perturb", DAY),
+    one("attempt.end first", "/body/obs/reason", "perturb", WORDS),
+    one("run.end first", "/body/det/reason", "perturb", WORDS),
+    one("fault.observed first", "/body/det/cause", "delete", NO_CAUSE),
+    one("fault.observed first", "/body/obs/description", "perturb", WORDS),
+    one("cost first", "/body/obs/description", "perturb", WORDS),
+    one("intervention first", "/body/det/action", "perturb", WORDS),
+    one("intervention first", "/body/obs/reason", "perturb", WORDS),
+    one("checkpoint.failed first", "/body/obs/reason", "perturb", WORDS),
+    one("checkpoint.quarantined first", "/body/obs/reason", "perturb", WORDS),
+];
+
+/// Why a change survives; `None` where it has to be killed.
+#[must_use]
+pub fn reason(entry: &str, pointer: &str, operation: &str) -> Option<&'static str> {
+    let fits = |wanted: &str, name: &str| wanted.is_empty() || wanted == name;
+    let found = LIST.iter().find(|one| {
+        let is_there = match one.pointer.strip_suffix('*') {
+            Some(start) => pointer.starts_with(start),
+            None => pointer == one.pointer,
+        };
+        is_there && fits(one.entry, entry) && fits(one.operation, operation)
+    });
+    found.map(|one| one.reason)
+}

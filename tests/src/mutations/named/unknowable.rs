@@ -1,0 +1,71 @@
+//! What nobody can know from a record: false runs that an audit accepts.
+//!
+//! The other suites say what is found; this one says where that ends. Each
+//! mutation is as consistent as an honest run, so that only somebody who executes
+//! the contract again, or measured by themselves, can contradict it. A mutation
+//! of this list that is killed fails the suite: then the reason is wrong, and it
+//! belongs into another list.
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::edits::{card, contract, next_float, tensors};
+use crate::mutations::records::PLAIN;
+use crate::mutations::{Mutation, Record, Records};
+
+pub(super) const SUITE: &str = "unknowable";
+
+/// Gradients are neither recorded nor kept, and moments of two saved steps do not
+/// give them.
+const CONSTANTS: &str = "the constants of an update show in its numbers alone, and gradients are not kept: only \
+                         executing the run again by the card tells whether it was made by it";
+/// Masks are functions of seed and coordinates and leave nothing behind.
+const MASKS: &str = "which elements were dropped shows in losses and weights alone: only executing the run again \
+                     by the contract tells";
+const STATE: &str = "what the numbers of a step are, only executing the run again tells: a resume probe compares \
+                     with such a trajectory (GL621), and the evaluator's own numbers with these weights (GL508)";
+const LOSS: &str = "a loss is what the trainer says that it computed: where a step is executed twice both have to \
+                    agree (GL205), and a probe executes it again (GL621)";
+const CODE: &str =
+    "which program ran is the word of the process that ran; whoever has the binary compares its digest";
+
+/// The suite.
+///
+/// # Errors
+/// None; the list is fixed.
+pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
+    let new = |name: &str, reason, edit: fn(&mut Record) -> Result<()>| {
+        Mutation::new(SUITE, name, PLAIN, &[], edit).survives(reason)
+    };
+    Ok(vec![
+        new("another decay of the first moment", CONSTANTS, |r| card(r, "/update/beta1", 0.85)).with_owner(),
+        new("another decay of the second moment", CONSTANTS, |r| card(r, "/update/beta2", 0.99)).with_owner(),
+        new("another epsilon", CONSTANTS, |r| card(r, "/update/epsilon", 1e-6)).with_owner(),
+        new("another rate of dropout", MASKS, |r| contract(r, "/architecture/dropout", 0.2)).with_owner(),
+        new("another seed of dropout", MASKS, |r| contract(r, "/seeds/dropout", "99")).with_owner(),
+        new("weights that are one bit off", STATE, |r| {
+            tensors(r, 20, "model.safetensors", |place, bits| bits ^ u32::from(place == 0))
+        }),
+        new("moments that are one bit off", STATE, |r| {
+            tensors(r, 10, "optimizer.safetensors", |place, bits| bits ^ u32::from(place == 0))
+        }),
+        new("a loss that is one bit off", LOSS, |r| {
+            let place = r.at_step("step", 7)?;
+            next_float(r, place, "/body/det/credit/backpropagation/loss")
+        }),
+        new("another build in contract and attempt", CODE, another_build).with_owner(),
+    ])
+}
+
+/// The same digest of another binary wherever the run names its code.
+fn another_build(record: &mut Record) -> Result<()> {
+    let digest = json!(format!("sha256:{}", "5".repeat(64)));
+    let algorithm = record.contract["code"]["digest"].as_str().context("the code's digest")?;
+    let digest: Value =
+        if algorithm.starts_with("blake3:") { json!(format!("blake3:{}", "5".repeat(64))) } else { digest };
+    contract(record, "/code/digest", digest.clone())?;
+    for place in record.places("attempt.start") {
+        record.set(place, "/body/det/code/digest", digest.clone())?;
+    }
+    Ok(())
+}
