@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use schemas::data::LicenseClass;
 
+use crate::commands::diff::DiffArguments;
+use crate::commands::trust::TrustArguments;
 use crate::preset::Preset;
 
 /// Freezes what a training run is, records it, and checks the claim afterwards.
@@ -50,6 +52,16 @@ pub(crate) enum Command {
     Rule(RuleArguments),
     /// List the validator's rules.
     Rules(JsonArguments),
+    /// List what an adversary can do, with which keys, and what shows it.
+    Trust(TrustArguments),
+    /// Compare two contracts, or a contract with what ran, field by field.
+    ///
+    /// A and B are contract files or ledgers. What ran in B is compared too
+    /// where A is a contract file or the same ledger, or with --ran.
+    ///
+    /// Exit codes: 0 the same, or different only where that was declared;
+    /// 1 a difference that nothing declares; 2 could not run.
+    Diff(DiffArguments),
     /// Hand the selected candidate to qualification, after an audit that accepts.
     Handoff(HandoffArguments),
     /// Serve read-only pages about ledgers on this machine.

@@ -32,6 +32,7 @@ mod said;
 mod store;
 mod summary;
 pub mod tree;
+pub mod trust;
 pub mod val_numbers;
 
 pub use audit::{AuditRequest, Progress, audit};

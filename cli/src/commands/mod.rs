@@ -1,6 +1,7 @@
 //! One file a command.
 
 mod audit;
+pub(crate) mod diff;
 mod export;
 mod freeze;
 mod get;
@@ -14,6 +15,7 @@ mod schema;
 mod seal;
 mod serve;
 mod show;
+pub(crate) mod trust;
 mod verify_head;
 
 use std::path::Path;
@@ -42,6 +44,8 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Rule(arguments) => rule::run(&arguments),
         Command::Rules(arguments) => rule::run_all(&arguments),
+        Command::Trust(arguments) => trust::run(&arguments),
+        Command::Diff(arguments) => diff::run(&arguments),
         Command::Handoff(arguments) => handoff::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Schema(arguments) => schema::run(&arguments),

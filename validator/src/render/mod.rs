@@ -2,6 +2,7 @@
 
 mod sarif;
 mod text;
+mod trust;
 
 pub use sarif::sarif;
 pub use text::text;
