@@ -14,6 +14,7 @@ from formats import (
     b64, bits_of, consistency, contract_json, ecmascript_float, entry_float, entry_json, float_from_bits,
     inclusion, key_id, leaf_hash, note_key_hash, pae, public_key, root, sign, signed_note,
 )
+from campaigns import PREREGISTRATION_BYTES, campaign_entries
 from samples import CONTRACT, CONTRACT_DIGEST, CONTRACT_TYPE, RUN, SEEDS, WIDE_CONTRACT, entries
 
 FOLDER = pathlib.Path(__file__).parent
@@ -41,7 +42,7 @@ def entry(index, kind, body, overrides):
 
 
 def entry_lines():
-    return [entry_json(entry(index, *sample)) for index, sample in enumerate(entries())]
+    return [entry_json(entry(index, *sample)) for index, sample in enumerate(entries() + campaign_entries())]
 
 
 def tree(leaves):
@@ -175,6 +176,7 @@ def files():
         "floats.json": pretty(floats()),
         "forms.json": pretty(forms()),
         "notes.json": pretty(notes(leaves)),
+        "preregistration.canonical.json": PREREGISTRATION_BYTES,
         "tree.json": pretty(tree(leaves)),
     }
 

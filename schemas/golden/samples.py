@@ -155,6 +155,10 @@ def wide_contract():
         },
         "weights": binding("initial.safetensors", 500000),
     }
+    contract["membership"] = {
+        "arm": "adamw", "campaign": source[:16] + "-0123456789abcdef", "kind": "campaign",
+        "preregistration": binding("preregistration.json", 3000), "rescue_level": 0, "trial": 4,
+    }
     contract["numerics"].update(
         compute_dtype="f16",
         loss_scaler={"backoff": 0.5, "growth": 2.0, "growth_interval": 2000, "initial": 65536.0},

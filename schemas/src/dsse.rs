@@ -10,6 +10,8 @@ use crate::report::{Independence, SelectionBasis};
 
 /// Payload type of a contract's signature.
 pub const CONTRACT_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.contract+json";
+/// Payload type of a preregistration's signature.
+pub const PREREGISTRATION_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.preregistration+json";
 /// Payload type of a signed audit report.
 pub const REPORT_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.report+json";
 /// Payload type of an in-toto statement (in-toto attestation spec v1).

@@ -4,6 +4,7 @@ use schemars::{Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
 use crate::body::Body;
+use crate::campaign::Preregistration;
 use crate::contract::Contract;
 use crate::data::DataManifest;
 use crate::dsse::Envelope;
@@ -77,6 +78,7 @@ pub fn documents() -> Vec<(&'static str, Value)> {
         ("entry.schema.json", entry()),
         ("parameter-manifest.schema.json", of::<ParameterManifest>()),
         ("policy-card.schema.json", of::<PolicyCard>()),
+        ("preregistration.schema.json", of::<Preregistration>()),
         ("report.schema.json", of::<Report>()),
     ]
 }

@@ -12,6 +12,7 @@ mod step;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::campaign::{CampaignFrozenDet, CampaignFrozenObs, CampaignRunDet, CampaignRunObs};
 use crate::number::EntryFormatter;
 
 pub use anomaly::*;
@@ -197,4 +198,8 @@ bodies! {
     QualificationResult = "qualification.result", QualificationResultDet, QualificationResultObs;
     /// What the evaluator's own forward pass gives on the val split.
     QualificationVal = "qualification.val", QualificationValDet, QualificationResultObs;
+    /// The preregistration with its signature: entry 0 of a campaign's ledger.
+    CampaignFrozen = "campaign.frozen", CampaignFrozenDet, CampaignFrozenObs;
+    /// A run belongs to the campaign and has come this far.
+    CampaignRun = "campaign.run", CampaignRunDet, CampaignRunObs;
 }

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::FileBinding;
 use crate::digest::Digest;
+use crate::ids::RunId;
 
 /// Why the run exists and who allowed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,16 +97,20 @@ pub struct Keys {
 pub enum Membership {
     /// No campaign; the denominator of runs is not evaluated.
     Standalone,
-    /// One run of a campaign. No rule of edition 2026.1 reads one, so a freeze
-    /// under it refuses it.
+    /// One run of a campaign, which is frozen before it; `ledger init
+    /// --campaign` fills it in.
     Campaign {
-        /// Arm of the comparison.
+        /// Arm of the comparison, by its name in the preregistration.
         arm: String,
-        /// The campaign's preregistration.
-        campaign: Digest,
-        /// Rung of the rescue ladder, 0 for none.
+        /// The campaign: its ledger's identifier. It tells apart two campaigns
+        /// that were frozen from one preregistration.
+        campaign: RunId,
+        /// The campaign's preregistration, in its canonical bytes, as
+        /// `ledger campaign freeze` writes it.
+        preregistration: FileBinding,
+        /// Rung of the arm's rescue ladder, 0 for none.
         rescue_level: u32,
-        /// Trial within the arm.
+        /// Number among all runs of the arm, from 1, without a gap.
         trial: u32,
     },
 }

@@ -1,7 +1,7 @@
 //! False runs for `GL7xx`.
 
 use schemas::body::{AmendmentDet, AnomalyDet, AnomalyObs, Body, FaultInjectedDet, Halves, Kind, Nothing};
-use schemas::contract::{Contract, FaultKind, FaultPhase, Membership, PlannedFault, Recovery, WitnessKey};
+use schemas::contract::{Contract, FaultKind, FaultPhase, FileBinding, Membership, PlannedFault, Recovery, WitnessKey};
 use schemas::data::Split;
 use schemas::digest::{Digest, encode_hex};
 use schemas::finding::{Effect, Severity};
@@ -70,7 +70,12 @@ fn witnessed(contract: &mut Contract) {
 fn in_a_campaign(contract: &mut Contract) {
     contract.membership = Membership::Campaign {
         arm: "a".to_owned(),
-        campaign: Digest::sha256([6; 32]),
+        campaign: "0123456789abcdef-0123456789abcdef".into(),
+        preregistration: FileBinding {
+            digest: Some(Digest::blake3([6; 32])),
+            num_bytes: Some(3000),
+            path: "preregistration.json".to_owned(),
+        },
         rescue_level: 0,
         trial: 3,
     };
