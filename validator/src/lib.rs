@@ -11,6 +11,7 @@ mod audit;
 pub mod canonical;
 mod contract;
 pub mod derive;
+pub mod diff;
 mod documents;
 pub mod dsse;
 pub mod ed25519;
