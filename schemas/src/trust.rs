@@ -77,10 +77,10 @@ pub struct ClassInReach {
 pub struct TrustScope {
     /// Every class of the validator's table.
     pub classes: Vec<ClassInReach>,
-    /// Entries that the newest head outside the database covers; 0 without one.
-    /// What a kept head shows is what was done to these entries.
+    /// Entries that the newest head of the head file covers that verified; 0
+    /// where none did. What a kept head shows is what was done to these entries.
     pub head_size: u64,
-    /// Where that head came from; `database` where none outside it verified.
+    /// Where the head file lay; `database` where there was none.
     pub head_source: HeadSource,
     /// Whether the keys were compared with some that came another way.
     pub keys_compared: bool,

@@ -1,5 +1,6 @@
 //! Tests of the programs as a whole, and of the workspace's own rules.
 
+mod adversaries;
 mod anomalies;
 mod asynchronous;
 mod bad_contracts;
@@ -9,6 +10,7 @@ mod byte_sweep;
 mod clock;
 mod crash_trials;
 mod crashes;
+mod diff;
 mod end_to_end;
 mod frozen;
 mod injected;

@@ -121,7 +121,12 @@ fn audit_once(
     rulings.sort_by_key(|ruling| ruling.info.code);
     let conclusions = summary.finish(contract, &evidence.val_numbers);
     let (rule_results, verdict, route) = assemble::judge(&rulings);
-    let scope = trust::scope(&evidence.heads, request.trust.is_some(), &rule_results);
+    let scope = trust::scope(
+        head_file.as_ref().map(|file| file.source),
+        &evidence.heads,
+        request.trust.is_some(),
+        &rule_results,
+    );
     Ok(Some(Report {
         contract: read.as_ref().map(|read| read.digest),
         denominators: conclusions.denominators,

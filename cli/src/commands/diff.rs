@@ -67,7 +67,9 @@ pub(crate) fn run(arguments: &DiffArguments) -> Result<u8, Failure> {
         if let Some(ran) = &ran {
             print_part("what ran in B", ran, arguments.all)?;
             let silent = ran.not_stated.len();
-            print(format!("  {silent} more fields are stated by no entry in words; `ledger audit` derives them"))?;
+            print(format!(
+                "  {silent} more fields are stated by no entry in words; `ledger audit` derives them"
+            ))?;
         }
     }
     Ok(if num_undeclared == 0 { 0 } else { FINDINGS })
@@ -110,7 +112,10 @@ fn read_preregistration(path: &Path, sides: [&Side; 2]) -> Result<Value, Failure
     };
     match sides.into_iter().find_map(bound) {
         Some(bound) if bound != digest => Err(Failure::new(
-            format!("{} is not the preregistration that the contract binds ({bound}), but {digest}", path.display()),
+            format!(
+                "{} is not the preregistration that the contract binds ({bound}), but {digest}",
+                path.display()
+            ),
             "name the file that `ledger campaign freeze` wrote beside the campaign's ledger",
         )),
         _ => Ok(value),
@@ -127,7 +132,8 @@ fn side_json(side: &Side) -> Value {
 
 fn side_text(side: &Side) -> String {
     let name = side.contract.get("name").and_then(Value::as_str).unwrap_or("without a name");
-    let kind = side.frozen.as_ref().map_or("a contract file".to_owned(), |frozen| format!("run {}", frozen.run));
+    let kind =
+        side.frozen.as_ref().map_or("a contract file".to_owned(), |frozen| format!("run {}", frozen.run));
     format!("{} ({name:?}, {kind})", side.path.display())
 }
 
@@ -142,7 +148,9 @@ fn print_part(title: &str, part: &Comparison, all: bool) -> Result<(), Failure> 
     let [same, declared, undeclared] =
         [Status::Same, Status::Declared, Status::Undeclared].map(|status| part.count(status));
     print(format!("\n{title}: {same} same, {declared} declared, {undeclared} undeclared"))?;
-    for (status, word) in [(Status::Undeclared, "undeclared"), (Status::Declared, "declared"), (Status::Same, "same")] {
+    for (status, word) in
+        [(Status::Undeclared, "undeclared"), (Status::Declared, "declared"), (Status::Same, "same")]
+    {
         if status == Status::Same && !all {
             continue;
         }

@@ -19,13 +19,8 @@ const WORKER_PLACES: [&str; 4] =
     ["/batch/accumulation", "/batch/data_parallel", "/topology/collective", "/topology/workers"];
 
 /// Places in which the runs of one campaign differ by their nature.
-const CAMPAIGN_PLACES: [&str; 5] = [
-    "/membership/arm",
-    "/membership/rescue_level",
-    "/membership/trial",
-    "/name",
-    "/purpose/statement",
-];
+const CAMPAIGN_PLACES: [&str; 5] =
+    ["/membership/arm", "/membership/rescue_level", "/membership/trial", "/name", "/purpose/statement"];
 
 /// A place, and what declares it.
 struct Place {
@@ -50,7 +45,8 @@ struct Seeds {
 
 impl Declared {
     pub(super) fn new(a: &Side, b: &Side, preregistration: Option<&Value>) -> Self {
-        let mut this = Self { places: Vec::new(), is_open: a.frozen.is_none() || b.frozen.is_none(), seeds: None };
+        let mut this =
+            Self { places: Vec::new(), is_open: a.frozen.is_none() || b.frozen.is_none(), seeds: None };
         this.workers(a, b);
         this.campaign(a, b, preregistration);
         this
@@ -61,7 +57,8 @@ impl Declared {
         if self.is_open && is_filled(place, a, b) {
             return Some("the contract file leaves it to the freeze".to_owned());
         }
-        let (outer, inner) = place.split_once('#').map_or((place, None), |(outer, inner)| (outer, Some(inner)));
+        let (outer, inner) =
+            place.split_once('#').map_or((place, None), |(outer, inner)| (outer, Some(inner)));
         let declared = self.places.iter().find(|declared| {
             declared.pointer.covers(outer, inner)
                 || (inner.is_none() && names_document(&declared.pointer, outer))
@@ -74,7 +71,8 @@ impl Declared {
 
     fn workers(&mut self, a: &Side, b: &Side) {
         let rewrites = a.contract.pointer("/topology/permitted_rewrites").and_then(Value::as_array);
-        let is_permitted = rewrites.is_some_and(|rewrites| rewrites.iter().any(|name| name == "worker_count"));
+        let is_permitted =
+            rewrites.is_some_and(|rewrites| rewrites.iter().any(|name| name == "worker_count"));
         // The same examples in the same microbatches, or it is another process.
         let is_same_batch = ["/batch/global_examples", "/batch/microbatch_examples"]
             .iter()
@@ -98,7 +96,8 @@ impl Declared {
         if other.as_ref() != Some(&campaign) {
             return;
         }
-        let stored = preregistration.or_else(|| a.documents.get(BINDING)).or_else(|| b.documents.get(BINDING));
+        let stored =
+            preregistration.or_else(|| a.documents.get(BINDING)).or_else(|| b.documents.get(BINDING));
         let Some(frozen) = stored.and_then(|value| Preregistration::deserialize(value).ok()) else { return };
         let arm = |side: &Side| {
             let name = of(side, "arm")?;

@@ -40,13 +40,10 @@ mod tests {
     #[test]
     fn every_leaf_has_its_pointer() {
         let found = leaves(&json!({"a": {"b/c": [1, {"d~": null}]}, "e": [], "f": {}}));
-        let expected = [
-            ("/a/b~1c/0", json!(1)),
-            ("/a/b~1c/1/d~0", json!(null)),
-            ("/e", json!([])),
-            ("/f", json!({})),
-        ];
-        let expected: BTreeMap<_, _> = expected.into_iter().map(|(at, value)| (at.to_owned(), value)).collect();
+        let expected =
+            [("/a/b~1c/0", json!(1)), ("/a/b~1c/1/d~0", json!(null)), ("/e", json!([])), ("/f", json!({}))];
+        let expected: BTreeMap<_, _> =
+            expected.into_iter().map(|(at, value)| (at.to_owned(), value)).collect();
         assert_eq!(found, expected);
         assert_eq!(leaves(&json!(7)).get(""), Some(&json!(7)));
     }

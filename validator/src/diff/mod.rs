@@ -161,9 +161,8 @@ mod tests {
             let comparison = contracts(&a, &other, None);
             let found = different(&comparison);
             assert!(!found.is_empty(), "{pointer} is not looked at");
-            let is_there = |(at, status): &(&str, Status)| {
-                at.starts_with(&pointer) && *status == Status::Undeclared
-            };
+            let is_there =
+                |(at, status): &(&str, Status)| at.starts_with(&pointer) && *status == Status::Undeclared;
             assert!(found.iter().all(is_there), "{pointer}: {found:?}");
         }
     }
@@ -191,7 +190,9 @@ mod tests {
 
     #[test]
     fn a_number_is_one_value_however_it_is_spelled() {
-        let check = |a: Value, b: Value, expected: bool| assert_eq!(is_equal(Some(&a), Some(&b)), expected, "{a} {b}");
+        let check = |a: Value, b: Value, expected: bool| {
+            assert_eq!(is_equal(Some(&a), Some(&b)), expected, "{a} {b}")
+        };
         check(json!(1), json!(1.0), true);
         check(json!(0.001), json!(1e-3), true);
         check(json!(1), json!(2.0), false);
@@ -203,9 +204,8 @@ mod tests {
     fn another_number_of_workers_is_declared_where_the_contract_permits_it() {
         let run = StoredRun::new(honest_run());
         let own = side(&run);
-        let permitted = |rewrites: Value| {
-            edited(&own, |contract| contract["topology"]["permitted_rewrites"] = rewrites)
-        };
+        let permitted =
+            |rewrites: Value| edited(&own, |contract| contract["topology"]["permitted_rewrites"] = rewrites);
         let twice = |side: &Side, also: &str, value: Value| {
             edited(side, |contract| {
                 contract["topology"]["workers"] = json!(2);
@@ -218,7 +218,10 @@ mod tests {
             (comparison.count(Status::Declared), comparison.count(Status::Undeclared))
         };
         let accumulation = ("/batch/accumulation", json!(77));
-        assert_eq!(count(&permitted(json!(["worker_count"])), accumulation.0, accumulation.1.clone()), (3, 0));
+        assert_eq!(
+            count(&permitted(json!(["worker_count"])), accumulation.0, accumulation.1.clone()),
+            (3, 0)
+        );
         assert_eq!(count(&permitted(json!(["thread_count"])), accumulation.0, accumulation.1), (0, 3));
         // Another batch is another learning process.
         let other_batch = count(&permitted(json!(["worker_count"])), "/batch/global_examples", json!(77));

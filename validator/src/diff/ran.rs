@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{AttemptStartDet, AttemptStartObs, Body, EvalDet, Outcome, RunEndDet};
-use schemas::entry::Entry;
 use schemas::digest::Digest;
+use schemas::entry::Entry;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -102,11 +102,9 @@ impl<'a> Stated<'a> {
         match &entry.body {
             Body::RunStart(halves) => self.contract_digest(index, halves.det.contract),
             Body::AttemptStart(halves) => self.attempt(index, &halves.det, &halves.obs),
-            Body::SegmentStart(halves) => {
-                if self.segments.len() < MAX_STATEMENTS {
-                    let (adjudication, identity) = (halves.det.adjudication.clone(), halves.det.identity);
-                    self.segments.push(Segment { entry: index, adjudication, identity });
-                }
+            Body::SegmentStart(halves) if self.segments.len() < MAX_STATEMENTS => {
+                let (adjudication, identity) = (halves.det.adjudication.clone(), halves.det.identity);
+                self.segments.push(Segment { entry: index, adjudication, identity });
             }
             Body::Eval(halves) => self.evaluation(index, &halves.det),
             Body::RunEnd(halves) => self.end(index, &halves.det),
@@ -171,8 +169,12 @@ impl<'a> Stated<'a> {
         let first = *self.first_threads.get_or_insert(obs.plan.num_threads);
         let (status, why) = match (obs.plan.num_threads == first, self.permits("thread_count")) {
             (true, _) => (Status::Same, None),
-            (false, true) => (Status::Declared, Some("the contract permits the rewrite thread_count".to_owned())),
-            (false, false) => (Status::Undeclared, Some("attempts ran with different numbers of threads".to_owned())),
+            (false, true) => {
+                (Status::Declared, Some("the contract permits the rewrite thread_count".to_owned()))
+            }
+            (false, false) => {
+                (Status::Undeclared, Some("attempts ran with different numbers of threads".to_owned()))
+            }
         };
         let threads = |number: u32| Some(json!(number));
         let pointer = "attempt.start /body/obs/plan/num_threads";
@@ -196,13 +198,16 @@ impl<'a> Stated<'a> {
             streams.iter().position(|stream| stream["name"].as_str() == Some(det.stream.as_str()))
         });
         let Some(position) = position else {
-            let field = Field::new("eval /body/det/stream", None, Some(json!(det.stream)), Status::Undeclared);
+            let field =
+                Field::new("eval /body/det/stream", None, Some(json!(det.stream)), Status::Undeclared);
             let why = Some("the contract has no such stream".to_owned());
             self.push(Field { entry: Some(index), why, ..field });
             return;
         };
         let pointer = format!("/evaluation/streams/{position}");
-        for (field, ran) in [("metric", json!(det.metric)), ("split", json!(det.split)), ("view", json!(det.view))] {
+        for (field, ran) in
+            [("metric", json!(det.metric)), ("split", json!(det.split)), ("view", json!(det.view))]
+        {
             let place = format!("{pointer}/{field}");
             self.block(index, &place, &ran);
         }
@@ -220,7 +225,9 @@ impl<'a> Stated<'a> {
         let (status, why) = match (planned == ran, det.outcome) {
             (true, _) => (Status::Same, None),
             (false, Outcome::Completed) => (Status::Undeclared, None),
-            (false, _) => (Status::Declared, Some(format!("the run ended before it, on record: {}", det.reason))),
+            (false, _) => {
+                (Status::Declared, Some(format!("the run ended before it, on record: {}", det.reason)))
+            }
         };
         let field = Field::new(pointer, Some(planned), Some(ran), status);
         self.push(Field { entry: Some(index), why, ..field });
@@ -236,7 +243,8 @@ impl<'a> Stated<'a> {
             } else {
                 let adjudication = format!("{WORKER_COUNT}{}", attempt.num_workers);
                 let segment = self.segment_of(attempt);
-                let is_declared = segment.is_some_and(|segment| segment.adjudication.as_ref() == Some(&adjudication));
+                let is_declared =
+                    segment.is_some_and(|segment| segment.adjudication.as_ref() == Some(&adjudication));
                 match (is_declared, self.permits("worker_count")) {
                     (true, true) => {
                         let entry = segment.map_or(0, |segment| segment.entry);
@@ -244,7 +252,9 @@ impl<'a> Stated<'a> {
                         (Status::Declared, Some(why))
                     }
                     (false, true) => (Status::Undeclared, Some("no segment declares it".to_owned())),
-                    (_, false) => (Status::Undeclared, Some("the contract does not permit worker_count".to_owned())),
+                    (_, false) => {
+                        (Status::Undeclared, Some("the contract does not permit worker_count".to_owned()))
+                    }
                 }
             };
             let field = Field::new("/topology/workers", planned.clone(), ran, status);
@@ -320,7 +330,8 @@ mod tests {
             a.frozen = None;
         });
         let found = different(&comparison);
-        for pointer in ["/code/digest", "/numerics/compute_dtype", "/stopping/step", "eval /body/det/stream"] {
+        for pointer in ["/code/digest", "/numerics/compute_dtype", "/stopping/step", "eval /body/det/stream"]
+        {
             assert!(found.contains(&(pointer, Status::Undeclared)), "{pointer}: {found:?}");
         }
         assert!(found.iter().any(|(pointer, _)| pointer.starts_with("/plan/cpu_features")), "{found:?}");

@@ -87,7 +87,12 @@ impl Side {
         let contract = serde_json::from_str(&det.contract)
             .map_err(|error| no_run(format!("the contract of entry 0: {error}")))?;
         let documents = stored_documents(&det, &store);
-        Ok(Self { contract, documents, frozen: Some(Frozen { digest: det.digest, run }), path: path.to_owned() })
+        Ok(Self {
+            contract,
+            documents,
+            frozen: Some(Frozen { digest: det.digest, run }),
+            path: path.to_owned(),
+        })
     }
 
     /// A contract file that was read by whoever calls. Documents that it binds
@@ -147,7 +152,11 @@ fn find_bindings(value: &Value, pointer: String, found: &mut impl FnMut(String, 
                 return found(pointer, binding);
             }
             for (key, member) in members {
-                find_bindings(member, format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")), found);
+                find_bindings(
+                    member,
+                    format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
+                    found,
+                );
             }
         }
         Value::Array(items) => {

@@ -8,7 +8,7 @@ use schemas::trust::{Reach, TrustScope, WayInReach};
 /// The evidence, then the ways by what the audit could have shown of them.
 pub(super) fn write_scope(out: &mut String, scope: &TrustScope) -> std::fmt::Result {
     let head = match scope.head_source {
-        HeadSource::Named => format!("a head that was named, over {} entries", scope.head_size),
+        HeadSource::Named => format!("a head file that was named, over {} entries", scope.head_size),
         HeadSource::Beside => format!("the head file beside the ledger, over {} entries", scope.head_size),
         HeadSource::Database => "no head outside the database".to_owned(),
     };
@@ -68,7 +68,7 @@ mod tests {
         };
         let mut text = String::new();
         write_scope(&mut text, &scope).expect("a string");
-        assert!(text.contains("a head that was named, over 7 entries, and public keys"), "{text}");
+        assert!(text.contains("a head file that was named, over 7 entries, and public keys"), "{text}");
         assert!(text.contains("would have been shown: whole, split/a\n"), "{text}");
         assert!(text.contains("would not have been shown: split/b\n"), "{text}");
         assert!(!text.contains("head file was changed"), "{text}");

@@ -70,19 +70,20 @@ pub const fn shown_by_text(shown_by: ShownBy) -> &'static str {
     }
 }
 
-/// What an audit could have shown: `heads` are those that verified,
-/// `keys_compared` says whether there was a trust file, `rules` what became of
-/// each rule.
-pub(crate) fn scope(heads: &[VerifiedHead], keys_compared: bool, rules: &[RuleResult]) -> TrustScope {
-    let newest = |source: HeadSource| {
-        heads.iter().filter(|head| head.source == source).map(|head| head.size).max()
-    };
-    // A named head file is read in the place of the one beside the ledger.
-    let (head_source, head_size) = match (newest(HeadSource::Named), newest(HeadSource::Beside)) {
-        (Some(size), _) => (HeadSource::Named, size),
-        (None, Some(size)) => (HeadSource::Beside, size),
-        (None, None) => (HeadSource::Database, 0),
-    };
+/// What an audit could have shown: `head_file` says where the head file lay that
+/// it had, `heads` are those that verified, `keys_compared` says whether there
+/// was a trust file, `rules` what became of each rule.
+pub(crate) fn scope(
+    head_file: Option<HeadSource>,
+    heads: &[VerifiedHead],
+    keys_compared: bool,
+    rules: &[RuleResult],
+) -> TrustScope {
+    // A named head file is read in the place of the one beside the ledger. One
+    // whose heads do not verify was evidence too, and its finding says so.
+    let head_source = head_file.unwrap_or(HeadSource::Database);
+    let of_file = heads.iter().filter(|head| head.source != HeadSource::Database);
+    let head_size = of_file.map(|head| head.size).max().unwrap_or(0);
     let evidence = Evidence { head_source, keys_compared, rules };
     let classes = CLASSES
         .iter()
@@ -162,9 +163,11 @@ mod tests {
                 for code in way.rules {
                     assert!(rules::find(code).is_some(), "{name} names {code}, which is no rule");
                 }
-                let is_shown = way.shown_by != ShownBy::NotAtAll;
-                assert!(!is_shown || !way.rules.is_empty(), "{name} is shown by no rule");
-                assert!(is_shown || !way.keys_show_it && !way.is_warning, "{name} contradicts itself");
+                // What a witness compares may be dates, which no rule reads.
+                let needs_rules = matches!(way.shown_by, ShownBy::Alone | ShownBy::ExternalHead);
+                assert!(!needs_rules || !way.rules.is_empty(), "{name} is shown by no rule");
+                let has_extras = way.keys_show_it || way.is_warning;
+                assert!(way.shown_by != ShownBy::NotAtAll || !has_extras, "{name} contradicts itself");
             }
         }
     }
@@ -205,13 +208,19 @@ mod tests {
             status,
         };
         let rules = [result("GL009", RuleStatus::Passed), result("GL106", RuleStatus::NotEvaluated)];
-        let named = scope(&[head(HeadSource::Database), head(HeadSource::Named)], false, &rules);
+        let heads = [head(HeadSource::Database), head(HeadSource::Named)];
+        let named = scope(Some(HeadSource::Named), &heads, false, &rules);
         assert_eq!((named.head_source, named.head_size), (HeadSource::Named, 9));
+        let foreign = scope(Some(HeadSource::Named), &heads[..1], false, &rules);
+        assert_eq!((foreign.head_source, foreign.head_size), (HeadSource::Named, 0));
         assert_eq!(reach(&named, "tail-cut", "after-the-end"), (Reach::Shown, false));
         assert_eq!(reach(&named, "frozen-again", "into-the-ledger"), (Reach::NotShown, true));
         let stranger = |scope: &TrustScope| reach(scope, "ledger-replaced", "by-a-stranger");
-        assert_eq!(stranger(&scope(&[], true, &rules)), (Reach::Shown, false));
-        assert_eq!(stranger(&scope(&[], false, &rules)), (Reach::NotShown, true));
-        assert_eq!(reach(&scope(&[], true, &rules), "tail-cut", "after-the-end"), (Reach::NotShown, true));
+        assert_eq!(stranger(&scope(None, &[], true, &rules)), (Reach::Shown, false));
+        assert_eq!(stranger(&scope(None, &[], false, &rules)), (Reach::NotShown, true));
+        assert_eq!(
+            reach(&scope(None, &[], true, &rules), "tail-cut", "after-the-end"),
+            (Reach::NotShown, true)
+        );
     }
 }

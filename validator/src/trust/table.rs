@@ -176,7 +176,6 @@ pub const CLASSES: &[AdversaryClass] = &[
                 what: "The clock stands in the past for the whole of the run",
                 holds: "the recording machine",
                 shown_by: Witness,
-                rules: &["GL009"],
                 why: "No entry knows another clock; somebody else's date of each head bounds when it was signed",
                 ..WAY
             },

@@ -1,0 +1,209 @@
+//! The candidate's files are another's, or lie elsewhere.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use ledger::canonical::entry_json;
+use schemas::digest::Digest;
+use serde_json::{Value, json};
+use system_tests::forgery::Forgery;
+use system_tests::run_folder::{RunFolder, copy_folder};
+
+use super::{Attacked, Kept, at, candidate_folder, hand_off, handed_off, keys};
+
+/// The model of a checkpoint.
+const MODEL: &str = "model.safetensors";
+
+/// Places of a safetensors file's header, which stay as they are.
+const HEADER_BYTES: usize = 8;
+
+pub(super) fn swapped() -> Result<Attacked> {
+    let run = handed_off()?;
+    let kept = Kept::of(&run)?;
+    let candidate = candidate_folder(&run)?;
+    let folders = std::fs::read_dir(run.path().join("checkpoints"))?.flatten().map(|item| item.path());
+    let other = folders.into_iter().find(|folder| *folder != candidate && folder.join(MODEL).is_file());
+    std::fs::copy(other.context("another checkpoint")?.join(MODEL), candidate.join(MODEL))?;
+    Ok(Attacked::new(run, kept))
+}
+
+pub(super) fn foreign_files() -> Result<Attacked> {
+    let run = RunFolder::trained();
+    let kept = Kept::of(&run)?;
+    let other = RunFolder::with(&["/seeds/initialization=\"99\""]);
+    let _ = other.freeze().expect_code(0);
+    let _ = other.train().expect_code(0);
+    let (from, to) = (candidate_folder(&other)?.join(MODEL), candidate_folder(&run)?.join(MODEL));
+    ensure!(std::fs::read(&from)? != std::fs::read(&to)?, "one model");
+    std::fs::copy(from, to)?;
+    Ok(Attacked::new(run, kept))
+}
+
+/// Another run by the same team, under the same keys.
+fn sibling(run: &RunFolder, edit: impl FnOnce(&mut Value)) -> RunFolder {
+    let sibling = run.copy();
+    sibling.edit_contract(edit);
+    let _ = sibling.freeze().expect_code(0);
+    let _ = sibling.train().expect_code(0);
+    sibling
+}
+
+pub(super) fn foreign_handoff() -> Result<Attacked> {
+    let run = RunFolder::tiny();
+    let other = sibling(&run, |contract| contract["seeds"]["data_order"] = json!("99"));
+    let _ = run.freeze().expect_code(0);
+    let _ = run.train().expect_code(0);
+    for run in [&run, &other] {
+        hand_off(run);
+    }
+    let kept = Kept::of(&run)?;
+    for name in ["run.db.handoff.dsse.json", "run.db.report.dsse.json"] {
+        std::fs::copy(other.path().join(name), run.path().join(name))?;
+    }
+    Ok(Attacked::new(run, kept))
+}
+
+fn blake3_of(bytes: &[u8]) -> Digest {
+    Digest::blake3(*blake3::hash(bytes).as_bytes())
+}
+
+/// Digest of a state class of one shard (FORMAT, "State digests").
+fn class_digest(path: &str, shard: &Digest) -> Result<Digest> {
+    let raw = schemas::digest::decode_hex(&shard.hex()).context("a digest")?;
+    Ok(blake3_of(&[path.as_bytes(), &[0], &raw].concat()))
+}
+
+/// Puts other weights into the selected candidate's checkpoint, and their digests
+/// in the place of the old ones in its manifest and in every entry.
+fn put_model(forgery: &mut Forgery, folder: &Path, weights: &[u8]) -> Result<()> {
+    let before = std::fs::read(folder.join(MODEL))?;
+    ensure!(before != weights, "these weights are there already");
+    ensure!(before.len() == weights.len(), "weights of another architecture");
+    let (old, new) = (blake3_of(&before), blake3_of(weights));
+    std::fs::write(folder.join(MODEL), weights)?;
+    let path = folder.join("manifest.json");
+    let manifest = std::fs::read_to_string(&path)?;
+    let (old_class, new_class) = (class_digest(MODEL, &old)?, class_digest(MODEL, &new)?);
+    let forged = manifest
+        .replace(&old.to_string(), &new.to_string())
+        .replace(&old_class.to_string(), &new_class.to_string());
+    ensure!(forged != manifest, "the manifest does not hold the model's digest");
+    // The same bytes but for the digests, and so in canonical form.
+    ensure!(entry_json(&serde_json::from_str::<Value>(&forged)?)? == forged.as_bytes(), "another form");
+    std::fs::write(&path, &forged)?;
+    forgery.replace(&old.to_string(), &new.to_string())?;
+    forgery.replace(&old_class.to_string(), &new_class.to_string())?;
+    let (old, new) = (blake3_of(manifest.as_bytes()), blake3_of(forged.as_bytes()));
+    forgery.replace(&old.to_string(), &new.to_string())
+}
+
+pub(super) fn swapped_on_record() -> Result<Attacked> {
+    let run = handed_off()?;
+    let kept = Kept::of(&run)?;
+    let folder = candidate_folder(&run)?;
+    let mut weights = std::fs::read(folder.join(MODEL))?;
+    let last = weights.len() - 4;
+    ensure!(last > HEADER_BYTES, "no weights");
+    // The last bit of one weight: nothing that is measured changes.
+    weights[last] ^= 1;
+    let mut forgery = Forgery::open(&run.ledger())?;
+    put_model(&mut forgery, &folder, &weights)?;
+    forgery.seal(Some(&keys(&run)?))?;
+    Ok(Attacked::new(run, kept))
+}
+
+/// Replaces the newest checkpoint's model by one that was trained for longer, and
+/// signs a record in which this run made it.
+fn recorded(run: &RunFolder) -> Result<()> {
+    let longer = RunFolder::long(80);
+    let _ = longer.freeze().expect_code(0);
+    let _ = longer.train().expect_code(0);
+    let weights = std::fs::read(candidate_folder(&longer)?.join(MODEL))?;
+    let mut forgery = Forgery::open(&run.ledger())?;
+    let committed = forgery.last("checkpoint.durably_committed")?;
+    let folder = run.path().join(committed["body"]["obs"]["path"].as_str().context("a path")?);
+    let step = committed["step"].clone();
+    put_model(&mut forgery, &folder, &weights)?;
+    forgery.clone().seal(Some(&keys(run)?))?;
+    // The forger measures as the evaluator does, so that nobody contradicts.
+    let _ = run.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
+    let measured = measured(run, &step)?;
+    let candidate = forgery.last("candidate.admitted")?["body"]["obs"]["candidate"].clone();
+    for entry in &mut forgery.entries {
+        let is_of_step = entry["step"] == step;
+        match entry["kind"].as_str() {
+            Some("eval") if is_of_step => {
+                *at(entry, "/body/det/total_nats")? = measured["total_nats"].clone();
+                *at(entry, "/body/det/value")? = measured["value"].clone();
+            }
+            Some("candidate.admitted") if is_of_step => {
+                *at(entry, "/body/det/value")? = measured["value"].clone();
+            }
+            Some("candidate.selected") => {
+                ensure!(entry["body"]["obs"]["candidate"] == candidate, "an older candidate is the best");
+                *at(entry, "/body/det/value")? = measured["value"].clone();
+            }
+            _ => {}
+        }
+    }
+    forgery.seal(Some(&keys(run)?))
+}
+
+/// The evaluator's own number of the candidate of a step.
+fn measured(run: &RunFolder, step: &Value) -> Result<Value> {
+    let entries = system_tests::dump::entries(&run.path().join("qualification.db"))?;
+    let found = entries
+        .into_iter()
+        .rfind(|entry| entry["kind"] == "qualification.val" && entry["body"]["det"]["step"] == *step);
+    Ok(found.context("the evaluator measured it")?["body"]["det"].clone())
+}
+
+pub(super) fn recorded_later() -> Result<Attacked> {
+    let run = RunFolder::trained();
+    let kept = Kept::of(&run)?;
+    recorded(&run)?;
+    Ok(Attacked::new(run, kept))
+}
+
+pub(super) fn recorded_at_once() -> Result<Attacked> {
+    let run = RunFolder::trained();
+    recorded(&run)?;
+    let kept = Kept::of(&run)?;
+    Ok(Attacked::new(run, kept))
+}
+
+/// Folder of the newest checkpoint, as its entry names it.
+fn newest(forgery: &mut Forgery) -> Result<String> {
+    let path =
+        forgery.last("checkpoint.durably_committed")?["body"]["obs"]["path"].as_str().map(str::to_owned);
+    path.context("a path")
+}
+
+pub(super) fn path_recorded() -> Result<Attacked> {
+    // The run lies in a folder of its own below the temporary one, so that there
+    // is an outside that is nobody else's.
+    let run = RunFolder::trained();
+    let kept = Kept::of(&run)?;
+    let mut forgery = Forgery::open(&run.ledger())?;
+    let path = newest(&mut forgery)?;
+    let inside = run.path().file_name().context("a name")?.to_string_lossy().into_owned();
+    // The very files, by a way that leaves the folder.
+    let outside = format!("../{inside}/{path}");
+    ensure!(run.path().join(&outside).join(MODEL).is_file(), "the path leads nowhere");
+    *at(forgery.last("checkpoint.durably_committed")?, "/body/obs/path")? = json!(outside);
+    forgery.seal(Some(&keys(&run)?))?;
+    Ok(Attacked::new(run, kept))
+}
+
+pub(super) fn path_linked() -> Result<Attacked> {
+    let run = RunFolder::trained();
+    let kept = Kept::of(&run)?;
+    let folder: PathBuf = run.path().join(newest(&mut Forgery::open(&run.ledger())?)?);
+    let elsewhere = kept.folder.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere)?;
+    copy_folder(&folder, &elsewhere)?;
+    std::fs::remove_dir_all(&folder)?;
+    symlink(&elsewhere, &folder)?;
+    Ok(Attacked::new(run, kept))
+}
