@@ -1,5 +1,6 @@
 //! The candidate's files are another's, or lie elsewhere.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use super::{Attacked, Kept, at, candidate_folder, hand_off, handed_off, keys};
 /// The model of a checkpoint.
 const MODEL: &str = "model.safetensors";
 
-/// Places of a safetensors file's header, which stay as they are.
+/// Bytes of the length of a safetensors file's header, before it.
 const HEADER_BYTES: usize = 8;
 
 pub(super) fn swapped() -> Result<Attacked> {
@@ -130,12 +131,19 @@ fn recorded(run: &RunFolder) -> Result<()> {
     let _ = run.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
     let measured = measured(run, &step)?;
     let candidate = forgery.last("candidate.admitted")?["body"]["obs"]["candidate"].clone();
+    let norms = parameter_norms(run, &weights)?;
     for entry in &mut forgery.entries {
         let is_of_step = entry["step"] == step;
         match entry["kind"].as_str() {
             Some("eval") if is_of_step => {
                 *at(entry, "/body/det/total_nats")? = measured["total_nats"].clone();
                 *at(entry, "/body/det/value")? = measured["value"].clone();
+            }
+            Some("step") if is_of_step => {
+                for update in at(entry, "/body/det/updates")?.as_array_mut().context("updates")? {
+                    let group = update["group"].as_str().context("a group")?.to_owned();
+                    update["parameter_norm"] = json!(norms.get(&group).context("its norm")?);
+                }
             }
             Some("candidate.admitted") if is_of_step => {
                 *at(entry, "/body/det/value")? = measured["value"].clone();
@@ -148,6 +156,27 @@ fn recorded(run: &RunFolder) -> Result<()> {
         }
     }
     forgery.seal(Some(&keys(run)?))
+}
+
+/// Norm of the trained parameters of each group, which the last step states.
+fn parameter_norms(run: &RunFolder, weights: &[u8]) -> Result<BTreeMap<String, f64>> {
+    let contract: Value = serde_json::from_slice(&std::fs::read(run.contract())?)?;
+    let path = contract["parameters"]["path"].as_str().context("a manifest")?;
+    let manifest: Value = serde_json::from_slice(&std::fs::read(run.path().join(path))?)?;
+    let (length, rest) = weights.split_first_chunk::<HEADER_BYTES>().context("a header's length")?;
+    let (header, data) = rest.split_at(usize::try_from(u64::from_le_bytes(*length))?);
+    let header: Value = serde_json::from_slice(header)?;
+    let mut squares: BTreeMap<String, f64> = BTreeMap::new();
+    for parameter in manifest["parameters"].as_array().context("parameters")? {
+        let Some(group) = parameter["group"].as_str() else { continue };
+        let place = &header[parameter["path"].as_str().context("a path")?]["data_offsets"];
+        let offset = |index: usize| Ok(usize::try_from(place[index].as_u64().context("an offset")?)?);
+        let bytes = data.get(offset(0)?..offset(1)?).context("a tensor")?;
+        let (values, _) = bytes.as_chunks::<4>();
+        let sum: f64 = values.iter().map(|value| f64::from(f32::from_le_bytes(*value)).powi(2)).sum();
+        *squares.entry(group.to_owned()).or_default() += sum;
+    }
+    Ok(squares.into_iter().map(|(group, sum)| (group, sum.sqrt())).collect())
 }
 
 /// The evaluator's own number of the candidate of a step.
@@ -181,8 +210,6 @@ fn newest(forgery: &mut Forgery) -> Result<String> {
 }
 
 pub(super) fn path_recorded() -> Result<Attacked> {
-    // The run lies in a folder of its own below the temporary one, so that there
-    // is an outside that is nobody else's.
     let run = RunFolder::trained();
     let kept = Kept::of(&run)?;
     let mut forgery = Forgery::open(&run.ledger())?;

@@ -12,6 +12,7 @@ use schemas::campaign::{Arm, ContractPointer, Preregistration};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::leaves::leaves;
 use super::side::Side;
 
 /// Places that another number of workers changes: the shares, not the batch.
@@ -31,7 +32,10 @@ struct Place {
 /// Everything that is declared between two sides.
 pub(super) struct Declared {
     places: Vec<Place>,
-    /// Whether a side may lack what its freeze fills in.
+    /// Where a freeze fills in digest and size of a file, if one of the sides was
+    /// not frozen.
+    bindings: BTreeSet<String>,
+    /// Whether one of the sides was not frozen.
     is_open: bool,
     /// Seeds of the campaign that both belong to.
     seeds: Option<Seeds>,
@@ -45,8 +49,13 @@ struct Seeds {
 
 impl Declared {
     pub(super) fn new(a: &Side, b: &Side, preregistration: Option<&Value>) -> Self {
-        let mut this =
-            Self { places: Vec::new(), is_open: a.frozen.is_none() || b.frozen.is_none(), seeds: None };
+        let is_open = a.frozen.is_none() || b.frozen.is_none();
+        let mut bindings = BTreeSet::new();
+        for side in [a, b].into_iter().filter(|_| is_open) {
+            let places = leaves(&side.contract).into_keys();
+            bindings.extend(places.filter_map(|place| place.strip_suffix("/path").map(str::to_owned)));
+        }
+        let mut this = Self { bindings, is_open, places: Vec::new(), seeds: None };
         this.workers(a, b);
         this.campaign(a, b, preregistration);
         this
@@ -54,7 +63,7 @@ impl Declared {
 
     /// Why two values may differ at a place; `None` where nothing says so.
     pub(super) fn covers(&self, place: &str, a: Option<&Value>, b: Option<&Value>) -> Option<String> {
-        if self.is_open && is_filled(place, a, b) {
+        if self.is_open && self.is_filled(place, a, b) {
             return Some("the contract file leaves it to the freeze".to_owned());
         }
         let (outer, inner) =
@@ -67,6 +76,18 @@ impl Declared {
             return Some(declared.why.clone());
         }
         self.seed(place, a, b)
+    }
+
+    /// Whether a place is one that a freeze fills in, and one side has nothing
+    /// there.
+    fn is_filled(&self, place: &str, a: Option<&Value>, b: Option<&Value>) -> bool {
+        let is_missing = |value: Option<&Value>| value.is_none_or(Value::is_null);
+        let binding = place.strip_suffix("/digest").or_else(|| place.strip_suffix("/num_bytes"));
+        let is_filled =
+            binding.is_some_and(|binding| self.bindings.contains(binding)) || place.starts_with("/keys/");
+        // Keys that are null as a whole are a leaf that the other side lacks.
+        (is_filled && is_missing(a) != is_missing(b))
+            || (place == "/keys" && (is_missing(a) || is_missing(b)))
     }
 
     fn workers(&mut self, a: &Side, b: &Side) {
@@ -144,18 +165,88 @@ impl Declared {
     }
 }
 
-/// Whether a place is one that a freeze fills in, and one side has nothing there.
-fn is_filled(place: &str, a: Option<&Value>, b: Option<&Value>) -> bool {
-    let is_missing = |value: Option<&Value>| value.is_none_or(Value::is_null);
-    let is_binding = place.ends_with("/digest") || place.ends_with("/num_bytes");
-    let is_key = place == "/keys" || place.starts_with("/keys/");
-    ((is_binding || is_key) && is_missing(a) != is_missing(b)) || (place == "/keys" && is_missing(a))
-}
-
 /// Whether a pointer leads into the document whose binding's digest or size this
 /// is: both follow what stands in it.
 fn names_document(pointer: &ContractPointer, place: &str) -> bool {
     let (binding, inner) = pointer.parts();
     let field = place.strip_prefix(binding);
     inner.is_some() && matches!(field, Some("/digest" | "/num_bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{Status, contracts};
+    use super::*;
+    use crate::fixture::{StoredRun, honest_run};
+
+    /// A preregistration of two arms: `adamw` is tuned in `/schedule/0/shape/peak`
+    /// and the card's decay, `adam` declares `/update/card`.
+    const PREREGISTRATION: &str = include_str!("../../../schemas/golden/preregistration.canonical.json");
+
+    fn member(of: &Side, arm: &str, campaign: &str, edit: impl FnOnce(&mut Value)) -> Side {
+        let mut side = of.clone();
+        side.contract["membership"] = json!({
+            "arm": arm, "campaign": campaign, "kind": "campaign",
+            "preregistration": {"digest": "blake3:00", "num_bytes": 1, "path": "campaign.preregistration.json"},
+            "rescue_level": 0, "trial": 1
+        });
+        edit(&mut side.contract);
+        side
+    }
+
+    #[test]
+    fn arms_may_differ_where_the_preregistration_says_so() {
+        let run = StoredRun::new(honest_run());
+        let own = Side::open(&run.path()).expect("a ledger");
+        let preregistration: Value = serde_json::from_str(PREREGISTRATION).expect("JSON");
+        let seeds = preregistration["seeds"].as_array().expect("seeds").clone();
+        let of_arm = |arm: &str, campaign: &str, seed: &Value, edit: fn(&mut Value)| {
+            member(&own, arm, campaign, |contract| {
+                contract["seeds"]["data_order"] = seed.clone();
+                edit(contract);
+            })
+        };
+        let a = of_arm("adamw", "one", &seeds[0], |_| {});
+        let check = |b: &Side, given: Option<&Value>, expected: &[(&str, Status)]| {
+            let comparison = contracts(&a, b, given);
+            let fields = comparison.fields.iter().filter(|field| field.status != Status::Same);
+            let found: Vec<(&str, Status)> =
+                fields.map(|field| (field.pointer.as_str(), field.status)).collect();
+            assert_eq!(found, expected);
+        };
+        let other: fn(&mut Value) = |contract| {
+            contract["batch"]["global_examples"] = json!(77);
+            contract["schedule"][0]["shape"]["peak"] = json!(0.5);
+            contract["update"]["card"]["digest"] = json!("blake3:11");
+        };
+        let b = of_arm("adam", "one", &seeds[1], other);
+        let declared = [
+            ("/batch/global_examples", Status::Undeclared),
+            ("/membership/arm", Status::Declared),
+            ("/schedule/0/shape/peak", Status::Declared),
+            ("/seeds/data_order", Status::Declared),
+            ("/update/card/digest", Status::Declared),
+        ];
+        check(&b, Some(&preregistration), &declared);
+        // Without it, or in another campaign, nothing is declared.
+        check(&b, None, &declared.map(|(pointer, _)| (pointer, Status::Undeclared)));
+        let stranger = of_arm("adamw", "another", &seeds[0], |_| {});
+        check(&stranger, Some(&preregistration), &[("/membership/campaign", Status::Undeclared)]);
+    }
+
+    #[test]
+    fn a_declared_place_in_a_document_lets_its_binding_differ() {
+        let pointer = |text: &str| ContractPointer(text.to_owned());
+        for (declared, place, expected) in [
+            ("/update/card#/groups/0", "/update/card/digest", true),
+            ("/update/card#/groups/0", "/update/card/num_bytes", true),
+            ("/update/card#/groups/0", "/update/card/path", false),
+            ("/update/card", "/update/card/digest", false),
+            ("/update/card#/groups/0", "/parameters/digest", false),
+        ] {
+            assert_eq!(names_document(&pointer(declared), place), expected, "{declared} {place}");
+        }
+    }
 }
