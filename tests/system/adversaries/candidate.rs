@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use ledger::canonical::entry_json;
-use schemas::digest::Digest;
+use schemas::digest::{Digest, decode_hex};
 use serde_json::{Value, json};
 use system_tests::forgery::Forgery;
 use system_tests::run_folder::{RunFolder, copy_folder};
@@ -69,47 +69,67 @@ fn blake3_of(bytes: &[u8]) -> Digest {
     Digest::blake3(*blake3::hash(bytes).as_bytes())
 }
 
-/// Digest of a state class of one shard (FORMAT, "State digests").
-fn class_digest(path: &str, shard: &Digest) -> Result<Digest> {
-    let raw = schemas::digest::decode_hex(&shard.hex()).context("a digest")?;
-    Ok(blake3_of(&[path.as_bytes(), &[0], &raw].concat()))
+/// Digest of a state class, from its shards (FORMAT, "State digests").
+fn class_digest(class: &Value) -> Result<Digest> {
+    let mut covered = Vec::new();
+    for shard in class["shards"].as_array().context("shards")? {
+        let digest: Digest = serde_json::from_value(shard["digest"].clone())?;
+        covered.extend_from_slice(shard["path"].as_str().context("a path")?.as_bytes());
+        covered.push(0);
+        covered.extend(decode_hex(&digest.hex()).context("a digest")?);
+    }
+    Ok(blake3_of(&covered))
 }
 
-/// Puts other weights into the selected candidate's checkpoint, and their digests
-/// in the place of the old ones in its manifest and in every entry.
-fn put_model(forgery: &mut Forgery, folder: &Path, weights: &[u8]) -> Result<()> {
-    let before = std::fs::read(folder.join(MODEL))?;
-    ensure!(before != weights, "these weights are there already");
-    ensure!(before.len() == weights.len(), "weights of another architecture");
-    let (old, new) = (blake3_of(&before), blake3_of(weights));
-    std::fs::write(folder.join(MODEL), weights)?;
-    let path = folder.join("manifest.json");
-    let manifest = std::fs::read_to_string(&path)?;
-    let (old_class, new_class) = (class_digest(MODEL, &old)?, class_digest(MODEL, &new)?);
-    let forged = manifest
-        .replace(&old.to_string(), &new.to_string())
-        .replace(&old_class.to_string(), &new_class.to_string());
-    ensure!(forged != manifest, "the manifest does not hold the model's digest");
-    // The same bytes but for the digests, and so in canonical form.
-    ensure!(entry_json(&serde_json::from_str::<Value>(&forged)?)? == forged.as_bytes(), "another form");
-    std::fs::write(&path, &forged)?;
-    forgery.replace(&old.to_string(), &new.to_string())?;
+/// Puts other bytes into a shard of the newest checkpoint, and their digests and
+/// sizes in the place of the old ones in its manifest and in every entry.
+fn put_shard(forgery: &mut Forgery, folder: &Path, (class, path): (&str, &str), bytes: &[u8]) -> Result<()> {
+    let file = folder.join("manifest.json");
+    let before = std::fs::read(&file)?;
+    let mut manifest: Value = serde_json::from_slice(&before)?;
+    ensure!(entry_json(&manifest)? == before, "the manifest has another form");
+    let classes = manifest["classes"].as_array_mut().context("classes")?;
+    let class = classes.iter_mut().find(|given| given["class"] == class).context("the class")?;
+    let old_class = class_digest(class)?;
+    let shards = class["shards"].as_array_mut().context("shards")?;
+    let shard = shards.iter_mut().find(|shard| shard["path"] == path).context("the shard")?;
+    let (old, new): (Digest, Digest) = (serde_json::from_value(shard["digest"].clone())?, blake3_of(bytes));
+    ensure!(old != new, "these bytes are there already");
+    let old_size = shard["num_bytes"].as_u64().context("a size")? + before.len() as u64;
+    (shard["digest"], shard["num_bytes"]) = (json!(new), json!(bytes.len()));
+    let new_class = class_digest(class)?;
+    let after = entry_json(&manifest)?;
+    std::fs::write(folder.join(path), bytes)?;
+    std::fs::write(&file, &after)?;
+    // Entries name the model's file; of other classes only their digest.
+    if path == MODEL {
+        forgery.replace(&old.to_string(), &new.to_string())?;
+    }
     forgery.replace(&old_class.to_string(), &new_class.to_string())?;
-    let (old, new) = (blake3_of(manifest.as_bytes()), blake3_of(forged.as_bytes()));
-    forgery.replace(&old.to_string(), &new.to_string())
+    forgery.replace(&blake3_of(&before).to_string(), &blake3_of(&after).to_string())?;
+    let new_size = (bytes.len() + after.len()) as u64;
+    for (kind, pointer) in [
+        ("checkpoint.durably_committed", "/body/obs/num_bytes"),
+        ("attempt.end", "/body/obs/cost/checkpoint_bytes"),
+        ("run.end", "/body/obs/cost/checkpoint_bytes"),
+    ] {
+        let size = at(forgery.last(kind)?, pointer)?;
+        *size = json!(size.as_u64().context("a size")? + new_size - old_size);
+    }
+    Ok(())
 }
 
 pub(super) fn swapped_on_record() -> Result<Attacked> {
     let run = handed_off()?;
     let kept = Kept::of(&run)?;
-    let folder = candidate_folder(&run)?;
-    let mut weights = std::fs::read(folder.join(MODEL))?;
-    let last = weights.len() - 4;
-    ensure!(last > HEADER_BYTES, "no weights");
-    // The last bit of one weight: nothing that is measured changes.
-    weights[last] ^= 1;
     let mut forgery = Forgery::open(&run.ledger())?;
-    put_model(&mut forgery, &folder, &weights)?;
+    let folder = run.path().join(newest(&mut forgery)?);
+    ensure!(folder == candidate_folder(&run)?, "an older candidate is the best");
+    let mut weights = std::fs::read(folder.join(MODEL))?;
+    // The last bit of one weight: nothing that is measured changes.
+    let last = weights.len() - 4;
+    weights[last] ^= 1;
+    put_shard(&mut forgery, &folder, ("model", MODEL), &weights)?;
     forgery.seal(Some(&keys(&run)?))?;
     Ok(Attacked::new(run, kept))
 }
@@ -122,34 +142,33 @@ fn recorded(run: &RunFolder) -> Result<()> {
     let _ = longer.train().expect_code(0);
     let weights = std::fs::read(candidate_folder(&longer)?.join(MODEL))?;
     let mut forgery = Forgery::open(&run.ledger())?;
-    let committed = forgery.last("checkpoint.durably_committed")?;
-    let folder = run.path().join(committed["body"]["obs"]["path"].as_str().context("a path")?);
-    let step = committed["step"].clone();
-    put_model(&mut forgery, &folder, &weights)?;
+    let folder = run.path().join(newest(&mut forgery)?);
+    put_shard(&mut forgery, &folder, ("model", MODEL), &weights)?;
     forgery.clone().seal(Some(&keys(run)?))?;
     // The forger measures as the evaluator does, so that nobody contradicts.
     let _ = run.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
+    let step = forgery.last("checkpoint.durably_committed")?["step"].clone();
     let measured = measured(run, &step)?;
-    let candidate = forgery.last("candidate.admitted")?["body"]["obs"]["candidate"].clone();
+    let path = "selection_state.json";
+    let mut state: Value = serde_json::from_slice(&std::fs::read(folder.join(path))?)?;
+    ensure!(state["best_step"] == step, "an older candidate is the best");
+    state["best_value"] = measured["value"].clone();
+    put_shard(&mut forgery, &folder, ("selection_state", path), &entry_json(&state)?)?;
     let norms = parameter_norms(run, &weights)?;
     for entry in &mut forgery.entries {
         let is_of_step = entry["step"] == step;
         match entry["kind"].as_str() {
-            Some("eval") if is_of_step => {
-                *at(entry, "/body/det/total_nats")? = measured["total_nats"].clone();
-                *at(entry, "/body/det/value")? = measured["value"].clone();
-            }
             Some("step") if is_of_step => {
                 for update in at(entry, "/body/det/updates")?.as_array_mut().context("updates")? {
                     let group = update["group"].as_str().context("a group")?.to_owned();
                     update["parameter_norm"] = json!(norms.get(&group).context("its norm")?);
                 }
             }
-            Some("candidate.admitted") if is_of_step => {
+            Some("eval") if is_of_step => {
+                *at(entry, "/body/det/total_nats")? = measured["total_nats"].clone();
                 *at(entry, "/body/det/value")? = measured["value"].clone();
             }
-            Some("candidate.selected") => {
-                ensure!(entry["body"]["obs"]["candidate"] == candidate, "an older candidate is the best");
+            Some("candidate.admitted" | "candidate.selected") if is_of_step => {
                 *at(entry, "/body/det/value")? = measured["value"].clone();
             }
             _ => {}

@@ -5,6 +5,7 @@ use ledger::canonical::contract_json;
 use ledger::create::{FrozenArtifact, create_run_ledger};
 use ledger::keys::Role;
 use ledger::reader::Reader;
+use schemas::digest::Digest;
 use serde_json::{Value, json};
 use system_tests::forgery::Forgery;
 use system_tests::run_folder::RunFolder;
@@ -116,10 +117,24 @@ pub(super) fn one_key() -> Result<Attacked> {
     let again = frozen_anew(&run, |contract| contract["keys"]["qualifier"]["public"] = json!(trainer))?;
     let mut forgery = Forgery::open(&run.ledger())?;
     let (old, new) = (forgery.entries[0].clone(), again.entries[0].clone());
+    let text =
+        |entry: &Value, pointer: &str| entry.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let mut changes = Vec::new();
     for pointer in ["/run", "/body/det/digest"] {
-        let text = |entry: &Value| entry.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let (old, new) = (text(&old).context("a text")?, text(&new).context("a text")?);
-        forgery.replace(&old, &new)?;
+        let pair = text(&old, pointer).zip(text(&new, pointer));
+        changes.push(pair.with_context(|| format!("no text at {pointer}"))?);
+    }
+    // The manifests name run and contract too.
+    for item in std::fs::read_dir(run.path().join("checkpoints"))? {
+        let file = item?.path().join("manifest.json");
+        let before = std::fs::read_to_string(&file)?;
+        let after = changes.iter().fold(before.clone(), |text, (old, new)| text.replace(old, new));
+        std::fs::write(&file, &after)?;
+        let digest = |text: &str| Digest::blake3(*blake3::hash(text.as_bytes()).as_bytes()).to_string();
+        forgery.replace(&digest(&before), &digest(&after))?;
+    }
+    for (old, new) in &changes {
+        forgery.replace(old, new)?;
     }
     forgery.entries[0] = new;
     forgery.entries[0]["time_us"] = old["time_us"].clone();

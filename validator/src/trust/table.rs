@@ -306,7 +306,7 @@ pub const CLASSES: &[AdversaryClass] = &[
                 name: "one-key",
                 what: "The contract names the trainer's key as the qualifier's",
                 holds: OWNER_AND_TRAINER,
-                rules: &["GL701"],
+                rules: &["GL703"],
                 why: "Keys are compared",
                 ..WAY
             },
