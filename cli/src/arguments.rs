@@ -7,6 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use schemas::data::LicenseClass;
 
 use crate::campaign_arguments::CampaignArguments;
+use crate::commands::diff::DiffArguments;
+use crate::commands::trust::TrustArguments;
 use crate::preset::Preset;
 
 /// Freezes what a training run is, records it, and checks the claim afterwards.
@@ -51,6 +53,16 @@ pub(crate) enum Command {
     Rule(RuleArguments),
     /// List the validator's rules, or what they cover.
     Rules(RulesArguments),
+    /// List what an adversary can do, with which keys, and what shows it.
+    Trust(TrustArguments),
+    /// Compare two contracts, or a contract with what ran, field by field.
+    ///
+    /// A and B are contract files or ledgers. What ran in B is compared too
+    /// where A is a contract file or the same ledger, or with --ran.
+    ///
+    /// Exit codes: 0 the same, or different only where that was declared;
+    /// 1 a difference that nothing declares; 2 could not run.
+    Diff(DiffArguments),
     /// Hand the selected candidate to qualification, after an audit that accepts.
     Handoff(HandoffArguments),
     /// Compare runs under one preregistration: freeze it, bind every run, audit them together.

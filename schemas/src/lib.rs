@@ -27,6 +27,7 @@ pub mod policy_card;
 mod present;
 pub mod report;
 pub mod state;
+pub mod trust;
 
 #[cfg(feature = "json-schema")]
 pub mod json_schema;

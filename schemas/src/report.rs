@@ -7,6 +7,8 @@ use crate::digest::Digest;
 use crate::finding::Finding;
 use crate::ids::{CandidateId, RunId};
 use crate::number::Float;
+use crate::present::present;
+use crate::trust::TrustScope;
 
 /// The validator's word on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -246,6 +248,11 @@ pub struct Report {
     pub target_met: Option<bool>,
     /// Program and version.
     pub tool: String,
+    /// What this audit could have shown of each class of adversary; reports
+    /// that were saved before it existed lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "TrustScope"))]
+    pub trust: Option<TrustScope>,
     /// The word.
     pub verdict: Verdict,
 }

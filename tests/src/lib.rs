@@ -6,6 +6,7 @@
 
 pub mod crashes;
 pub mod dump;
+pub mod forgery;
 pub mod graph;
 pub mod mutations;
 pub mod object_server;

@@ -1,5 +1,6 @@
 //! Tests of the programs as a whole, and of the workspace's own rules.
 
+mod adversaries;
 mod anomalies;
 mod asynchronous;
 mod bad_contracts;
@@ -10,6 +11,7 @@ mod campaigns;
 mod clock;
 mod crash_trials;
 mod crashes;
+mod diff;
 mod end_to_end;
 mod frozen;
 mod injected;

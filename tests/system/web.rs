@@ -142,6 +142,7 @@ fn a_reviewer_reads_a_run_in_a_browser() {
         assert!(text.contains("verdict-accepted"), "the stored verdict is shown");
         assert!(text.contains("What the run does not show"), "nonclaims are shown");
         assert!(text.contains("selected"), "the selected candidate is marked");
+        assert!(text.contains("two-ledgers/one-freeze-run-twice"), "what the audit could not show is said");
     }
 
     // The twin of the entry page is the stored bytes.

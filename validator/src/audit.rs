@@ -25,6 +25,7 @@ use crate::said::{Said, SaidFiles, read_limited};
 use crate::store::{self, Access, Store, beside};
 use crate::summary::Summary;
 use crate::tree::Frontier;
+use crate::trust;
 use crate::val_numbers;
 
 /// Entries between two reports of progress.
@@ -120,6 +121,12 @@ fn audit_once(
     rulings.sort_by_key(|ruling| ruling.info.code);
     let conclusions = summary.finish(contract, &evidence.val_numbers);
     let (rule_results, verdict, route) = assemble::judge(&rulings);
+    let scope = trust::scope(
+        head_file.as_ref().map(|file| file.source),
+        &evidence.heads,
+        request.trust.is_some(),
+        &rule_results,
+    );
     Ok(Some(Report {
         contract: read.as_ref().map(|read| read.digest),
         denominators: conclusions.denominators,
@@ -139,6 +146,7 @@ fn audit_once(
         selection_basis: conclusions.basis.unwrap_or(SelectionBasis::None),
         target_met: conclusions.target_met,
         tool: concat!("validator ", env!("CARGO_PKG_VERSION")).to_owned(),
+        trust: Some(scope),
         verdict,
     }))
 }

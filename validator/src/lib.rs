@@ -13,6 +13,7 @@ pub mod canonical;
 mod contract;
 pub mod coverage;
 pub mod derive;
+pub mod diff;
 mod documents;
 pub mod dsse;
 pub mod ed25519;
@@ -34,6 +35,7 @@ mod said;
 mod store;
 mod summary;
 pub mod tree;
+pub mod trust;
 pub mod val_numbers;
 
 pub use audit::{AuditRequest, Progress, audit};

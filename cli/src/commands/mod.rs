@@ -3,6 +3,7 @@
 mod audit;
 mod campaign;
 mod coverage;
+pub(crate) mod diff;
 mod export;
 mod freeze;
 mod get;
@@ -16,6 +17,7 @@ mod schema;
 mod seal;
 mod serve;
 mod show;
+pub(crate) mod trust;
 mod verify_head;
 
 pub(crate) use campaign::CAMPAIGN_HINT;
@@ -47,6 +49,8 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::Rule(arguments) => rule::run(&arguments),
         Command::Rules(arguments) if arguments.coverage => coverage::run(&arguments),
         Command::Rules(arguments) => rule::run_all(&arguments),
+        Command::Trust(arguments) => trust::run(&arguments),
+        Command::Diff(arguments) => diff::run(&arguments),
         Command::Handoff(arguments) => handoff::run(&arguments),
         Command::Campaign(arguments) => campaign::run(&arguments.command),
         Command::Serve(arguments) => serve::run(arguments),

@@ -16,6 +16,10 @@ fn a_run_that_has_not_begun_is_incomplete() {
     assert!(text.contains("incomplete"), "{text}");
     let sarif = folder.run(&["audit", "run/run.db", "--format", "sarif"]).expect(4).json();
     assert_eq!(sarif["version"], json!("2.1.0"));
+    // What its evidence reached is in every form.
+    assert!(text.contains("adversaries:") && text.contains("would not have been shown: "), "{text}");
+    assert_eq!(sarif["runs"][0]["properties"]["trust"], report["trust"]);
+    assert_eq!(report["trust"]["head_source"], json!("beside"));
     assert_eq!(folder.read("run/run.db"), before);
     assert!(!folder.path("run/run.db.report.dsse.json").exists(), "an audit writes only with --save");
 }

@@ -55,6 +55,8 @@ fn help_names_every_command_and_its_exit_codes() {
         "audit",
         "rule",
         "rules",
+        "trust",
+        "diff",
         "handoff",
         "serve",
         "schema",

@@ -2,6 +2,7 @@
 
 mod sarif;
 mod text;
+mod trust;
 
 pub use sarif::sarif;
 pub(crate) use sarif::{result as sarif_result, rule as sarif_rule};

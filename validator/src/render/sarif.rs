@@ -48,6 +48,7 @@ pub fn sarif(report: &Report) -> Value {
                 "route": route_name(report.route),
                 "ruleset": report.ruleset,
                 "run": report.run,
+                "trust": report.trust,
             },
             "results": results,
         }],

@@ -24,6 +24,9 @@ fn write_report(out: &mut String, report: &Report) -> std::fmt::Result {
     write_counts(out, report)?;
     write_rules(out, &report.rules)?;
     write_findings(out, &report.findings)?;
+    if let Some(scope) = &report.trust {
+        super::trust::write_scope(out, scope)?;
+    }
     writeln!(out, "\nThis audit does not show more than this:")?;
     for line in &report.nonclaims {
         writeln!(out, "  - {}", one_line(line))?;

@@ -9,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use schemas::contract::Contract;
 use schemas::report::HeadSource;
+use schemas::trust::{Reach, TrustScope};
 
 use super::{blocking, render};
 use crate::chart;
@@ -42,6 +43,21 @@ impl RunPage<'_> {
             HeadSource::Named => "a head file that the reviewer named",
             HeadSource::Beside => "the head file beside the ledger",
             HeadSource::Database => "the database alone",
+        }
+    }
+
+    fn head_evidence(scope: &TrustScope) -> String {
+        match scope.head_source {
+            HeadSource::Database => "no head from outside the database".to_owned(),
+            source => format!("{} over {} entries", Self::head_source(source), scope.head_size),
+        }
+    }
+
+    fn reach(reach: Reach) -> &'static str {
+        match reach {
+            Reach::Shown => "yes",
+            Reach::ShownUnlessHeadFileToo => "yes, unless the head file beside the ledger was changed too",
+            Reach::NotShown => "no",
         }
     }
 
