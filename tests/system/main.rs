@@ -11,6 +11,7 @@ mod crash_trials;
 mod crashes;
 mod end_to_end;
 mod frozen;
+mod incremental;
 mod injected;
 mod probes;
 mod retention;

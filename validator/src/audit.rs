@@ -82,6 +82,15 @@ pub fn audit(request: &AuditRequest, progress: &mut dyn FnMut(Progress)) -> Resu
     Err(AuditError::Busy { path: request.ledger.clone() })
 }
 
+/// An audit that leaves the pages to SQLite.
+#[cfg(test)]
+pub(crate) fn audit_by_sqlite(request: &AuditRequest) -> Result<Report, AuditError> {
+    match audit_once(request, Access::InPlace, false, &mut |_| {})? {
+        Tried::Report(report) => Ok(*report),
+        _ => Err(AuditError::Busy { path: request.ledger.clone() }),
+    }
+}
+
 /// What came of an audit.
 enum Tried {
     Report(Box<Report>),
@@ -156,7 +165,7 @@ fn audit_once(
     }
     rulings.push(Ruling::new(&rules::gl001_store_layout::INFO, layout_sink, Outcome::Checked(1)));
     let folder = folder_of(&request.ledger);
-    let (evidence, summary) = pass.finish(folder, numbers, &mut rulings, progress);
+    let (evidence, summary) = pass.finish((folder, threads), numbers, &mut rulings, progress);
     rulings.sort_by_key(|ruling| ruling.info.code);
     let conclusions = summary.finish(contract, &evidence.val_numbers);
     let (rule_results, verdict, route) = assemble::judge(&rulings);
@@ -318,7 +327,6 @@ impl<'a> Pass<'a> {
         for running in &mut self.rows {
             running.check.row(&context, &mut running.sink);
         }
-        let is_before = self.since.is_some_and(|since| context.position < since.size());
         if let Some(entry) = context.canonical_entry() {
             self.is_in_place &= entry.index == context.position;
             self.said.handoffs.entry(entry);
@@ -327,12 +335,13 @@ impl<'a> Pass<'a> {
             }
             self.summary.entry(entry);
             let det = context.det();
+            // Places are known by indices, which is so while every one is in its place.
+            let num_settled = self.since.filter(|_| self.is_in_place).map_or(0, Since::size);
             let (checks, summary) = (&mut self.checks, &mut self.summary);
             self.logical.take(entry, &mut |given| {
                 // One that was held comes without its row.
                 let det = det.filter(|_| std::ptr::eq(given, entry));
-                let is_settled = is_before && std::ptr::eq(given, entry);
-                follow(checks, given, det, is_settled);
+                follow(checks, given, det, given.index < num_settled);
                 summary.project(given, det);
             });
         }
@@ -392,7 +401,7 @@ impl<'a> Pass<'a> {
 
     fn finish(
         mut self,
-        folder: PathBuf,
+        (folder, threads): (PathBuf, NonZeroUsize),
         numbers: ValNumbers,
         rulings: &mut Vec<Ruling>,
         progress: &mut dyn FnMut(Progress),
@@ -413,6 +422,7 @@ impl<'a> Pass<'a> {
             rulings.push(Ruling::new(running.info, running.sink, outcome));
         }
         let mut evidence = Evidence::new(folder, num_entries, heads, numbers);
+        evidence.threads = threads;
         if let Some(since) = self.since.filter(|_| self.is_in_place) {
             evidence.settled = since.settled();
         }

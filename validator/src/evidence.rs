@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 
 use schemas::body::QualificationValDet;
@@ -103,6 +104,8 @@ pub struct Evidence {
     pub val_numbers: ValNumbers,
     /// What an earlier audit settled of the first entries.
     pub settled: Settled,
+    /// Threads to read large files on.
+    pub threads: NonZeroUsize,
     folder: PathBuf,
 }
 
@@ -110,7 +113,14 @@ impl Evidence {
     /// Evidence below a folder.
     #[must_use]
     pub fn new(folder: PathBuf, num_entries: u64, heads: Vec<VerifiedHead>, val_numbers: ValNumbers) -> Self {
-        Self { num_entries, heads, val_numbers, settled: Settled::default(), folder }
+        Self {
+            num_entries,
+            heads,
+            val_numbers,
+            settled: Settled::default(),
+            threads: NonZeroUsize::MIN,
+            folder,
+        }
     }
 
     /// The ledger's folder, against which contract and checkpoint paths are relative.

@@ -22,6 +22,7 @@ mod heads;
 mod logical;
 pub mod note;
 mod number;
+mod parallel;
 mod reading;
 pub mod render;
 mod roots;
@@ -35,6 +36,8 @@ mod store;
 mod summary;
 pub mod tree;
 pub mod val_numbers;
+#[cfg(test)]
+mod ways;
 
 pub use audit::{AuditRequest, Progress, audit};
 pub use error::AuditError;

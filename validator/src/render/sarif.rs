@@ -47,6 +47,7 @@ pub fn sarif(report: &Report) -> Value {
                 "route": route_name(report.route),
                 "ruleset": report.ruleset,
                 "run": report.run,
+                "since": report.since,
             },
             "results": results,
         }],

@@ -97,8 +97,8 @@ impl Inputs<'_> {
             self.is_contiguous = false;
             return;
         }
-        // Settled ones are the first of all entries, and so of every span.
-        span.num_settled += u64::from(is_settled);
+        let is_first_open = span.num_settled == step.saturating_sub(span.first_step);
+        span.num_settled += u64::from(is_settled && is_first_open);
         span.last_step = step;
         // Within a span the listed steps come first.
         if self.num_listed < MAX_LISTED_STEPS {

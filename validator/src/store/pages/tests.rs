@@ -45,7 +45,9 @@ impl Ledger {
                 )
                 .expect("a row");
         }
-        connection.execute("INSERT INTO heads VALUES (1, 'a note')", []).expect("a row");
+        if num_entries > 0 {
+            connection.execute("INSERT INTO heads VALUES (1, 'a note')", []).expect("a row");
+        }
         for bytes in [vec![1u8; 10], vec![2; 3000]] {
             let digest = *blake3::hash(&bytes).as_bytes();
             connection
@@ -113,25 +115,40 @@ fn rows_are_those_that_sqlite_reads() {
     }
 }
 
-/// What no byte of it alone shows: two trees of which each is in order.
+/// What no byte of it alone shows: rows of another form, and trees that disagree
+/// though each is in order.
 #[test]
-fn trees_that_disagree_are_refused() {
-    let refused = |sql: &str| {
+fn rows_of_another_form_and_trees_that_disagree_are_refused() {
+    let is_accepted = |sql: &str| {
         let ledger = Ledger::new(60);
-        ledger.change(&format!("DROP TRIGGER entries_update; DROP TRIGGER entries_delete; DROP TRIGGER entries_insert; PRAGMA ignore_check_constraints = ON; PRAGMA writable_schema = ON; {sql}"));
+        let freely = "DROP TRIGGER entries_update; DROP TRIGGER entries_delete; DROP TRIGGER entries_insert; \
+                      PRAGMA ignore_check_constraints = ON; PRAGMA writable_schema = ON;";
+        ledger.change(&format!("{freely} {sql}"));
         ledger.change(&restore_triggers());
-        assert!(!ledger.is_accepted(), "{sql}");
-        ledger.is_in_order()
+        ledger.is_accepted()
     };
-    // Rows that layout 1 does not allow, and that SQLite's check finds too.
-    assert!(!refused("UPDATE entries SET leaf = x'00' WHERE seq = 30"));
-    assert!(!refused("UPDATE entries SET entry = zeroblob(70000) WHERE seq = 30"));
-    assert!(!refused("UPDATE entries SET seq = -5 WHERE seq = 30"));
-    // An index of another table in its place.
-    let swap = "CREATE TABLE other (idem BLOB UNIQUE); INSERT INTO other SELECT idem FROM entries WHERE seq < 59; \
-                UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_other_1') \
-                WHERE name = 'sqlite_autoindex_entries_1'; DELETE FROM sqlite_schema WHERE tbl_name = 'other'";
-    assert!(!refused(swap));
+    assert!(is_accepted("UPDATE entries SET leaf = zeroblob(32) WHERE seq = 30"), "the control");
+    assert!(!is_accepted("UPDATE entries SET leaf = x'00' WHERE seq = 30"));
+    assert!(!is_accepted("UPDATE entries SET idem = zeroblob(15) WHERE seq = 30"));
+    assert!(!is_accepted("UPDATE entries SET entry = zeroblob(70000) WHERE seq = 30"));
+    assert!(!is_accepted("UPDATE entries SET seq = -5 WHERE seq = 30"));
+    assert!(!is_accepted("UPDATE sqlite_schema SET rootpage = 3 WHERE name = 'heads'"));
+    // An index of fewer, of other or of more rows in its place.
+    let swap = |rows: &str| {
+        format!(
+            "CREATE TABLE other (idem BLOB UNIQUE); INSERT INTO other (rowid, idem) {rows}; \
+             UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = \
+             'sqlite_autoindex_other_1') WHERE name = 'sqlite_autoindex_entries_1'; \
+             DELETE FROM sqlite_schema WHERE tbl_name = 'other'"
+        )
+    };
+    for rows in [
+        "SELECT seq, idem FROM entries WHERE seq < 59",
+        "SELECT seq, CASE seq WHEN 7 THEN zeroblob(16) ELSE idem END FROM entries",
+        "SELECT 59 - seq, idem FROM entries",
+    ] {
+        assert!(!is_accepted(&swap(rows)), "{rows}");
+    }
 }
 
 /// Every trigger of layout 1 that was dropped, as the schema has it.
