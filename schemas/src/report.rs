@@ -7,6 +7,7 @@ use crate::digest::Digest;
 use crate::finding::Finding;
 use crate::ids::{CandidateId, RunId};
 use crate::number::Float;
+use crate::present::present;
 
 /// The validator's word on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -259,7 +260,8 @@ pub struct Report {
     pub selection_basis: SelectionBasis,
     /// The earlier audit that this one went on from; left out of one that looked
     /// at everything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "AuditedBefore"))]
     pub since: Option<AuditedBefore>,
     /// Whether the contract's quality target was met; null without one.
     pub target_met: Option<bool>,

@@ -190,12 +190,12 @@ fn whatever_byte_is_changed_sqlite_accepts_what_is_accepted() {
     for offset in 0..num_bytes {
         // What decides is at the beginning of pages and of cells; of what cells hold
         // a part is enough.
-        if offset % PAGE_SIZE > 100 && offset % 5 != 0 {
+        if offset % PAGE_SIZE > 64 && offset % 9 != 0 {
             continue;
         }
         let mut byte = [0];
         file.read_exact_at(&mut byte, offset).expect("within the file");
-        let mask = [1, 0x80, 0x13, 0xff][usize::try_from(offset / 5 % 4).expect("small")];
+        let mask = [1, 0x80, 0x13, 0xff][usize::try_from(offset / 9 % 4).expect("small")];
         file.write_all_at(&[byte[0] ^ mask], offset).expect("within the file");
         let quick = QuickPages::open(&ledger.path(), roots);
         let is_possible = quick.is_ok_and(|mut pages| pages.for_each_entry(&mut |_| {}).is_ok());
@@ -214,7 +214,7 @@ fn whatever_byte_is_changed_sqlite_accepts_what_is_accepted() {
         file.write_all_at(&byte, offset).expect("within the file");
     }
     assert_eq!(ledger.rows(Access::Pages), Some(original), "every byte is put back");
-    assert!(num_accepted > 500 && num_refused > 500, "{num_accepted} accepted, {num_refused} refused");
+    assert!(num_accepted > 300 && num_refused > 300, "{num_accepted} accepted, {num_refused} refused");
     // Being stricter than SQLite costs time and nothing else, but should be rare.
     assert!(num_stricter * 8 < num_refused / 2, "{num_stricter} of {num_refused} / 8 were only unusual");
 }
