@@ -410,6 +410,13 @@ pub(crate) struct AuditArguments {
     /// The evaluator's val numbers [default: `<ledger>.val.dsse.json` where it exists].
     #[arg(long, value_name = "FILE")]
     pub(crate) val: Option<PathBuf>,
+    /// Go on from the report that an earlier audit signed: of the entries that it saw, what was found to be in order and
+    /// follows from them alone is not computed again. An audit without this looks at everything.
+    #[arg(long, value_name = "REPORT")]
+    pub(crate) since: Option<PathBuf>,
+    /// Threads to compute on; their number changes no answer [default: those that the machine offers].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
 }
 
 #[derive(Debug, Args)]

@@ -205,6 +205,21 @@ pub struct Independence {
     pub status: String,
 }
 
+/// The earlier audit that this one went on from. On the entries that it saw,
+/// work was left out whose result follows from them and the frozen inputs alone,
+/// of rules that found nothing then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct AuditedBefore {
+    /// BLAKE3 of the signed report as it lies in its file.
+    pub report: Digest,
+    /// Root hash of the entries that it saw, 64 hex digits.
+    pub root: String,
+    /// How many these are.
+    pub size: u64,
+}
+
 /// An audit report. Beside the ledger, never in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
@@ -244,6 +259,11 @@ pub struct Report {
     pub selected: Option<SelectedCandidate>,
     /// Whose numbers the selection rests on.
     pub selection_basis: SelectionBasis,
+    /// The earlier audit that this one went on from; left out of one that looked
+    /// at everything.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "AuditedBefore"))]
+    pub since: Option<AuditedBefore>,
     /// Whether the contract's quality target was met; null without one.
     pub target_met: Option<bool>,
     /// Program and version.

@@ -14,6 +14,7 @@ mod crashes;
 mod diff;
 mod end_to_end;
 mod frozen;
+mod incremental;
 mod injected;
 mod mutations;
 mod named_mutations;

@@ -4,7 +4,12 @@
 //! `cargo run -p validator --features fixture --example bench_audit -- [STEPS] [ROUNDS]`
 //!
 //! Every round runs each part and the audit once, so that all see the same
-//! state of the machine; medians are compared.
+//! state of the machine; medians are compared. The audit runs on one thread, so
+//! that its processor time is all of it; its wall time is that of every round on
+//! one, two and four threads.
+//!
+//! `... bench_audit -- STEPS write EVERY` writes a ledger that is saved every so
+//! many updates, and prints its folder: for measuring an audit from outside.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -45,9 +50,22 @@ fn median(values: &mut [u64]) -> f64 {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let num_steps: u64 = arguments.next().map_or(Ok(10_000), |text| text.parse())?;
-    let rounds: usize = arguments.next().map_or(Ok(7), |text| text.parse())?;
+    let rounds = arguments.next();
+    if rounds.as_deref() == Some("write") {
+        let every_steps = arguments.next().ok_or("how often is it saved?")?.parse()?;
+        let folder = SyntheticLedger::saved_every(num_steps, every_steps).keep();
+        writeln!(std::io::stdout(), "{}", folder.display())?;
+        return Ok(());
+    }
+    let rounds: usize = rounds.map_or(Ok(7), |text| text.parse())?;
     let ledger = SyntheticLedger::new(num_steps);
-    let request = AuditRequest { ledger: ledger.path(), ..AuditRequest::default() };
+    let on_threads = |threads: usize| AuditRequest {
+        ledger: ledger.path(),
+        threads: threads.try_into().ok(),
+        ..AuditRequest::default()
+    };
+    let request = on_threads(1);
+    let mut wall_us: [Vec<u64>; 3] = Default::default();
     let entries = ledger.entries();
     // Hashing the leaves is the part before; the tree is what comes on top.
     let leaves: Vec<[u8; 32]> = entries.iter().map(|bytes| leaf_hash(bytes)).collect();
@@ -93,6 +111,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(())
         })?);
     }
+    for _ in 0..rounds {
+        for (threads, walls) in [1, 2, 4].into_iter().zip(&mut wall_us) {
+            let started = std::time::Instant::now();
+            black_box(audit(&on_threads(threads), &mut |_| {})?);
+            walls.push(u64::try_from(started.elapsed().as_nanos())?);
+        }
+    }
+    let [wall_1_us, wall_2_us, wall_4_us] = wall_us.map(|mut values| median(&mut values));
     let [read_us, hash_us, parse_us, tree_us, audit_us, canonical_us] =
         times.map(|mut values| median(&mut values));
     let parts_us = read_us + hash_us + parse_us + tree_us;
@@ -106,6 +132,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "canonical": canonical_us,
         },
         "ratio": audit_us / parts_us,
+        "wall_us": { "threads_1": wall_1_us, "threads_2": wall_2_us, "threads_4": wall_4_us },
     });
     writeln!(std::io::stdout(), "{result}")?;
     Ok(())

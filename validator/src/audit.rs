@@ -2,6 +2,7 @@
 //! once, and asks every rule.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use schemas::digest::decode_hex;
@@ -16,13 +17,14 @@ use crate::evidence::{Evidence, MAX_DOCUMENT_BYTES, ValNumbers};
 use crate::frozen::Frozen;
 use crate::heads::{HeadSinks, HeadWatch, MAX_HEAD_FILE_BYTES};
 use crate::logical::Logical;
-use crate::reading::EntryReader;
-use crate::roots::Roots;
-use crate::row::{RowCheck, RowContext};
+use crate::roots::{RootAt, Roots};
+use crate::row::{Looked, RowCheck, RowContext};
+use crate::rows;
 use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink, unavailable};
 use crate::rules::{self, EDITION};
 use crate::said::{Said, SaidFiles, read_limited};
-use crate::store::{self, Access, Store, beside};
+use crate::since::{Since, TOOL};
+use crate::store::{self, Access, RowsEnd, Store, beside};
 use crate::summary::Summary;
 use crate::tree::Frontier;
 use crate::trust;
@@ -42,6 +44,11 @@ pub struct AuditRequest {
     pub trust: Option<PathBuf>,
     /// The evaluator's val numbers; `None`: `<ledger>.val.dsse.json` if it exists.
     pub val_numbers: Option<PathBuf>,
+    /// A report of an earlier audit to go on from; `None`: everything is looked at.
+    pub since: Option<PathBuf>,
+    /// Threads to compute on; `None`: those that the machine offers. Their number
+    /// changes no answer.
+    pub threads: Option<NonZeroUsize>,
 }
 
 /// How far an audit has come.
@@ -62,23 +69,48 @@ pub struct Progress {
 /// or there is no room for the copy. Everything that it sees and finds wrong
 /// is in the report.
 pub fn audit(request: &AuditRequest, progress: &mut dyn FnMut(Progress)) -> Result<Report, AuditError> {
-    if let Some(report) = audit_once(request, Access::InPlace, progress)? {
-        return Ok(report);
+    // Pages that are not as they should be are read by SQLite. Where a writer was
+    // at work, what was read may be a mixture.
+    let mut accesses = [Access::Pages, Access::InPlace, Access::Copy].into_iter();
+    let (mut access, mut goes_on) = (accesses.next(), request.since.is_some());
+    while let Some(current) = access {
+        match audit_once(request, current, goes_on, progress)? {
+            Tried::Report(report) => return Ok(*report),
+            Tried::OtherAccess => access = accesses.next(),
+            Tried::OtherEntries => goes_on = false,
+        }
     }
-    // A writer was at work; what was read may be a mixture.
-    audit_once(request, Access::Copy, progress)?.ok_or(AuditError::Busy { path: request.ledger.clone() })
+    Err(AuditError::Busy { path: request.ledger.clone() })
 }
 
-/// `None` when the ledger changed while it was read.
+/// An audit that leaves the pages to SQLite.
+#[cfg(test)]
+pub(crate) fn audit_by_sqlite(request: &AuditRequest) -> Result<Report, AuditError> {
+    match audit_once(request, Access::InPlace, false, &mut |_| {})? {
+        Tried::Report(report) => Ok(*report),
+        _ => Err(AuditError::Busy { path: request.ledger.clone() }),
+    }
+}
+
+/// What came of an audit.
+enum Tried {
+    Report(Box<Report>),
+    /// The ledger changed while it was read, or has to be read in another way.
+    OtherAccess,
+    /// The entries do not begin with those of the report to go on from.
+    OtherEntries,
+}
+
 fn audit_once(
     request: &AuditRequest,
     access: Access,
+    goes_on: bool,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Option<Report>, AuditError> {
+) -> Result<Tried, AuditError> {
     let trust = request.trust.as_deref().map(read_trust).transpose()?;
     let head_file = read_head_file(request)?;
     let val_file = read_val_file(request)?;
-    let said_files = SaidFiles::read(&request.ledger)?;
+    let said_files = SaidFiles::read(&request.ledger, request.since.as_deref())?;
     let mut rulings = Vec::new();
     let mut layout_sink = Sink::new(&rules::gl001_store_layout::INFO);
     let store = Store::open(&request.ledger, access, &mut layout_sink)?;
@@ -97,6 +129,11 @@ fn audit_once(
         signature_outcome,
     ));
     rulings.push(Ruling::new(&rules::gl103_run_identity::INFO, contract_sinks.identity, identity_outcome));
+    let since = match (&request.since, said_files.named(), &read) {
+        // A ledger without a readable contract is looked at as a whole.
+        (Some(path), Some(bytes), Some(read)) => Some(Since::read(bytes, path, read)?).filter(|_| goes_on),
+        _ => None,
+    };
     let frozen = read_documents(read.as_ref(), store.as_ref(), &mut rulings);
     let contract = read.as_ref().map(|read| &read.contract);
     let mut sink = Sink::new(&rules::gl011_trusted_keys::INFO);
@@ -109,15 +146,27 @@ fn audit_once(
     rulings.push(Ruling::new(&rules::gl109_val_numbers::INFO, sink, outcome));
 
     let said = Said::read(&said_files, read.as_ref());
-    let mut pass =
-        Pass::new(read.as_ref(), frozen.as_ref(), store.as_ref(), head_file.as_ref(), said, &mut layout_sink);
-    pass.run(store.as_ref(), &request.ledger, &mut layout_sink, progress);
+    let mut pass = Pass::new(
+        read.as_ref(),
+        frozen.as_ref(),
+        store.as_ref(),
+        head_file.as_ref(),
+        (said, since.as_ref()),
+        &mut layout_sink,
+    );
+    let threads = request.threads.unwrap_or_else(rows::default_threads);
+    if !pass.run(store.as_ref(), threads, &request.ledger, &mut layout_sink, progress) {
+        return Ok(Tried::OtherAccess);
+    }
     if store.as_ref().is_some_and(|store| !store.is_unchanged()) {
-        return Ok(None);
+        return Ok(Tried::OtherAccess);
+    }
+    if !pass.goes_on() {
+        return Ok(Tried::OtherEntries);
     }
     rulings.push(Ruling::new(&rules::gl001_store_layout::INFO, layout_sink, Outcome::Checked(1)));
     let folder = folder_of(&request.ledger);
-    let (evidence, summary) = pass.finish(folder, numbers, &mut rulings, progress);
+    let (evidence, summary) = pass.finish((folder, threads), numbers, &mut rulings, progress);
     rulings.sort_by_key(|ruling| ruling.info.code);
     let conclusions = summary.finish(contract, &evidence.val_numbers);
     let (rule_results, verdict, route) = assemble::judge(&rulings);
@@ -127,7 +176,7 @@ fn audit_once(
         request.trust.is_some(),
         &rule_results,
     );
-    Ok(Some(Report {
+    Ok(Tried::Report(Box::new(Report {
         contract: read.as_ref().map(|read| read.digest),
         denominators: conclusions.denominators,
         findings: assemble::findings(rulings),
@@ -144,11 +193,12 @@ fn audit_once(
         run: read.as_ref().map(|read| read.run.clone()),
         selected: conclusions.selected,
         selection_basis: conclusions.basis.unwrap_or(SelectionBasis::None),
+        since: since.as_ref().map(Since::audited_before),
         target_met: conclusions.target_met,
-        tool: concat!("validator ", env!("CARGO_PKG_VERSION")).to_owned(),
+        tool: TOOL.to_owned(),
         trust: Some(scope),
         verdict,
-    }))
+    })))
 }
 
 fn read_documents(
@@ -178,6 +228,8 @@ struct Running<C: ?Sized> {
     info: &'static RuleInfo,
     sink: Sink,
     check: Box<C>,
+    /// Whether an earlier audit found nothing by this rule.
+    is_settled: bool,
 }
 
 /// One pass over the entries.
@@ -191,10 +243,12 @@ struct Pass<'a> {
     head_sinks: HeadSinks,
     read: Option<&'a ContractRead>,
     summary: Summary,
-    reader: EntryReader,
     frontier: Frontier,
     roots: Roots,
     said: Said,
+    since: Option<&'a Since>,
+    /// Whether every entry's own index is its place so far.
+    is_in_place: bool,
 }
 
 impl<'a> Pass<'a> {
@@ -203,7 +257,7 @@ impl<'a> Pass<'a> {
         frozen: Option<&'a Frozen>,
         store: Option<&Store>,
         head_file: Option<&HeadFile>,
-        said: Said,
+        (said, since): (Said, Option<&'a Since>),
         layout_sink: &mut Sink,
     ) -> Self {
         let mut head_sinks = HeadSinks {
@@ -225,6 +279,7 @@ impl<'a> Pass<'a> {
         let open = |rule: &'static dyn Rule| Running {
             info: rule.info(),
             sink: Sink::new(rule.info()),
+            is_settled: since.is_some_and(|since| since.is_settled(rule.info().code)),
             check: match frozen {
                 Some(frozen) => rule.open(frozen),
                 None => unavailable("the contract could not be read"),
@@ -239,53 +294,62 @@ impl<'a> Pass<'a> {
             head_sinks,
             read,
             summary: Summary::new(read.map(|read| &read.contract)),
-            reader: EntryReader::new(),
             frontier: Frontier::new(),
-            roots: Roots::new(said.sizes()),
+            roots: Roots::new(said.sizes().chain(since.map(Since::size))),
             said,
+            since,
+            is_in_place: true,
         }
     }
 
+    /// `false` where the rows have to be read in another way.
     fn run(
         &mut self,
         store: Option<&Store>,
+        threads: NonZeroUsize,
         ledger: &Path,
         layout_sink: &mut Sink,
         progress: &mut dyn FnMut(Progress),
-    ) {
-        let Some(store) = store else { return };
+    ) -> bool {
+        let Some(store) = store else { return true };
         let total = store.num_rows();
-        let (_, result) = store.for_each_row(|row| {
+        let end = rows::for_each(store, threads, &mut |row, looked| {
             let done = self.frontier.size();
             if done.is_multiple_of(PROGRESS_EVERY) {
                 progress(Progress { phase: "entries", done, total });
             }
-            self.row(row);
+            self.row(row, looked);
         });
-        if let Err(error) = result {
-            store::unreadable(ledger, layout_sink, &error);
+        match end {
+            RowsEnd::Complete => {}
+            RowsEnd::Damaged(error) => store::unreadable(ledger, layout_sink, &error),
+            RowsEnd::Refused => return false,
         }
+        self.end_of_rows();
+        self.again(store, threads)
     }
 
-    fn row(&mut self, row: store::Row<'_>) {
-        let position = self.frontier.size();
-        let context = RowContext::new(position, row, self.read.map(|read| &read.identity), &mut self.reader);
+    fn row(&mut self, row: store::Row<'_>, looked: Looked) {
+        let context =
+            RowContext::new(self.frontier.size(), row, looked, self.read.map(|read| &read.identity));
         for running in &mut self.rows {
             running.check.row(&context, &mut running.sink);
         }
         if let Some(entry) = context.canonical_entry() {
+            self.is_in_place &= entry.index == context.position;
             self.said.handoffs.entry(entry);
             for running in &mut self.recorded {
                 running.check.entry(entry, &mut running.sink);
             }
             self.summary.entry(entry);
-            let det = context.scan.as_ref().ok().and_then(|scan| scan.det.clone());
-            let det = det.and_then(|range| row.entry.get(range));
+            let det = context.det();
+            // Places are known by indices, which is so while every one is in its place.
+            let num_settled = self.since.filter(|_| self.is_in_place).map_or(0, Since::size);
             let (checks, summary) = (&mut self.checks, &mut self.summary);
             self.logical.take(entry, &mut |given| {
                 // One that was held comes without its row.
                 let det = det.filter(|_| std::ptr::eq(given, entry));
-                follow(checks, given, det);
+                follow(checks, given, det, given.index < num_settled);
                 summary.project(given, det);
             });
         }
@@ -301,19 +365,56 @@ impl<'a> Pass<'a> {
         }
     }
 
+    fn end_of_rows(&mut self) {
+        let (checks, summary) = (&mut self.checks, &mut self.summary);
+        self.logical.end(&mut |entry| {
+            follow(checks, entry, None, false);
+            summary.project(entry, None);
+        });
+    }
+
+    /// Whether the entries begin with those that the earlier audit saw.
+    fn goes_on(&self) -> bool {
+        self.since.is_none_or(|since| match self.roots.at(since.size()) {
+            RootAt::Known(root) => root == *since.root(),
+            RootAt::Beyond | RootAt::Unknown => false,
+        })
+    }
+
+    /// Shows the entries once more to the checks that need it; `false` as for
+    /// [`Pass::run`].
+    fn again(&mut self, store: &Store, threads: NonZeroUsize) -> bool {
+        let asks = |running: &mut &mut Running<dyn Check + 'a>| running.check.needs_all_again();
+        let mut checks: Vec<_> =
+            self.checks.iter_mut().filter_map(|mut running| asks(&mut running).then_some(running)).collect();
+        if checks.is_empty() {
+            return true;
+        }
+        let mut give = |given: &Entry, det: Option<&[u8]>| {
+            for running in &mut checks {
+                running.check.entry_with_det(given, det, &mut running.sink);
+            }
+        };
+        let mut logical = Logical::new(self.read.map(|read| &read.contract));
+        let end = rows::for_each(store, threads, &mut |row, looked| {
+            let context = RowContext::new(0, row, looked, None);
+            let Some(entry) = context.canonical_entry() else { return };
+            let det = context.det();
+            logical.take(entry, &mut |given| give(given, det.filter(|_| std::ptr::eq(given, entry))));
+        });
+        logical.end(&mut |entry| give(entry, None));
+        // Damage was told the first time.
+        !matches!(end, RowsEnd::Refused)
+    }
+
     fn finish(
         mut self,
-        folder: PathBuf,
+        (folder, threads): (PathBuf, NonZeroUsize),
         numbers: ValNumbers,
         rulings: &mut Vec<Ruling>,
         progress: &mut dyn FnMut(Progress),
     ) -> (Evidence, Summary) {
         let num_entries = self.frontier.size();
-        let (checks, summary) = (&mut self.checks, &mut self.summary);
-        self.logical.end(&mut |entry| {
-            follow(checks, entry, None);
-            summary.project(entry, None);
-        });
         let mut coverage = Sink::new(&rules::gl010_head_coverage::INFO);
         let can_verify = self.read.is_some_and(|read| read.signers.is_some());
         let run_ended = self.summary.run_ended;
@@ -328,7 +429,11 @@ impl<'a> Pass<'a> {
             let outcome = running.check.finish(&mut running.sink);
             rulings.push(Ruling::new(running.info, running.sink, outcome));
         }
-        let evidence = Evidence::new(folder, num_entries, heads, numbers);
+        let mut evidence = Evidence::new(folder, num_entries, heads, numbers);
+        evidence.threads = threads;
+        if let Some(since) = self.since.filter(|_| self.is_in_place) {
+            evidence.settled = since.settled();
+        }
         let total = (self.checks.len() + self.recorded.len()) as u64;
         for (done, mut running) in (0..).zip(self.checks.into_iter().chain(self.recorded)) {
             progress(Progress { phase: "files", done, total });
@@ -340,9 +445,13 @@ impl<'a> Pass<'a> {
     }
 }
 
-fn follow(checks: &mut [Running<dyn Check + '_>], entry: &Entry, det: Option<&[u8]>) {
+fn follow(checks: &mut [Running<dyn Check + '_>], entry: &Entry, det: Option<&[u8]>, is_settled: bool) {
     for running in checks {
-        running.check.entry_with_det(entry, det, &mut running.sink);
+        if is_settled && running.is_settled {
+            running.check.settled_entry(entry, det, &mut running.sink);
+        } else {
+            running.check.entry_with_det(entry, det, &mut running.sink);
+        }
     }
 }
 
@@ -363,9 +472,14 @@ fn row_checks(read: Option<&ContractRead>) -> Vec<Running<dyn RowCheck>> {
     ];
     let mut running: Vec<Running<dyn RowCheck>> = checks
         .into_iter()
-        .map(|check| Running { info: check.info(), sink: Sink::new(check.info()), check })
+        .map(|check| Running { info: check.info(), sink: Sink::new(check.info()), check, is_settled: false })
         .collect();
-    running.push(Running { info: extensions.info(), sink: extension_sink, check: Box::new(extensions) });
+    running.push(Running {
+        info: extensions.info(),
+        sink: extension_sink,
+        check: Box::new(extensions),
+        is_settled: false,
+    });
     running
 }
 

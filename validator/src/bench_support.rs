@@ -26,6 +26,15 @@ impl SyntheticLedger {
     /// When the temporary folder cannot be written, or on a second call.
     #[must_use]
     pub fn new(num_steps: u64) -> Self {
+        Self::saved_every(num_steps, num_steps)
+    }
+
+    /// The same, saved and evaluated every so many updates too.
+    ///
+    /// # Panics
+    /// As [`SyntheticLedger::new`].
+    #[must_use]
+    pub fn saved_every(num_steps: u64, every_steps: u64) -> Self {
         let text = |length: usize| (0..length).map(|at| b"etaoin shrdlu"[at * at % 13]).collect();
         use_texts(Texts { train: [text(200_000), text(60_000)], val: text(2_000) });
         let builder = RunBuilder::new().contract(|contract| {
@@ -34,10 +43,10 @@ impl SyntheticLedger {
             contract.batch.global_examples = GLOBAL_EXAMPLES;
             contract.batch.accumulation = GLOBAL_EXAMPLES / contract.batch.microbatch_examples;
             contract.budget.max_steps = num_steps;
-            contract.checkpoints.every_steps = num_steps;
+            contract.checkpoints.every_steps = every_steps;
             contract.stopping = StoppingRule::AtStep { step: num_steps };
             for stream in &mut contract.evaluation.streams {
-                stream.every_steps = num_steps;
+                stream.every_steps = every_steps;
             }
             for group in &mut contract.schedule {
                 group.shape = ScheduleShape::WarmupCosine {
@@ -56,6 +65,12 @@ impl SyntheticLedger {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.run.path()
+    }
+
+    /// Leaves it where it is, and says in which folder.
+    #[must_use]
+    pub fn keep(self) -> PathBuf {
+        self.run.keep()
     }
 
     /// The stored entries.

@@ -44,6 +44,17 @@ pub enum AuditError {
         /// Why.
         source: io::Error,
     },
+    /// The report to go on from is none that this audit may rely on.
+    #[error(
+        "the audit cannot go on from the report {}: {reason}; hint: audit without --since, which looks at everything",
+        path.display()
+    )]
+    Since {
+        /// As named.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// The trust file does not have the form that is documented.
     #[error(
         "the trust file {} is not usable: {reason}; hint: it is a JSON object of roles and public keys, such as {{\"owner\":\"<64 hex digits>\",\"trainer\":\"<64 hex digits>\"}}",

@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 
 use schemas::body::QualificationValDet;
@@ -15,6 +16,7 @@ use schemas::state::CheckpointManifest;
 
 use crate::canonical;
 use crate::form;
+use crate::since::Settled;
 
 /// Largest JSON document that is read from a file.
 pub const MAX_DOCUMENT_BYTES: u64 = 16 << 20;
@@ -100,6 +102,10 @@ pub struct Evidence {
     pub heads: Vec<VerifiedHead>,
     /// The evaluator's own `val` numbers.
     pub val_numbers: ValNumbers,
+    /// What an earlier audit settled of the first entries.
+    pub settled: Settled,
+    /// Threads to read large files on.
+    pub threads: NonZeroUsize,
     folder: PathBuf,
 }
 
@@ -107,7 +113,14 @@ impl Evidence {
     /// Evidence below a folder.
     #[must_use]
     pub fn new(folder: PathBuf, num_entries: u64, heads: Vec<VerifiedHead>, val_numbers: ValNumbers) -> Self {
-        Self { num_entries, heads, val_numbers, folder }
+        Self {
+            num_entries,
+            heads,
+            val_numbers,
+            settled: Settled::default(),
+            threads: NonZeroUsize::MIN,
+            folder,
+        }
     }
 
     /// The ledger's folder, against which contract and checkpoint paths are relative.

@@ -25,18 +25,23 @@ mod heads;
 mod logical;
 pub mod note;
 mod number;
+mod parallel;
 mod reading;
 pub mod render;
 mod roots;
 mod row;
+mod rows;
 pub mod rule;
 pub mod rules;
 mod said;
+pub mod since;
 mod store;
 mod summary;
 pub mod tree;
 pub mod trust;
 pub mod val_numbers;
+#[cfg(test)]
+mod ways;
 
 pub use audit::{AuditRequest, Progress, audit};
 pub use error::AuditError;

@@ -20,6 +20,31 @@ pub(crate) struct Identity {
     pub(crate) validator: KeyId,
 }
 
+/// What is computed from an entry's bytes alone.
+pub(crate) struct Looked {
+    leaf: [u8; 32],
+    scan: Result<Scan, Problem>,
+    entry: Result<Entry, String>,
+}
+
+impl Looked {
+    /// Hashes and reads an entry. Bytes that are too long for one are hashed but
+    /// not looked into.
+    pub(crate) fn at(bytes: &[u8], reader: &mut EntryReader) -> Self {
+        let leaf = leaf_hash(bytes);
+        let (scan, entry) = if bytes.len() > schemas::MAX_ENTRY_BYTES {
+            let what = "longer than the 65,535 bytes of an entry";
+            (Err(Problem { offset: schemas::MAX_ENTRY_BYTES, what }), Err(what.to_owned()))
+        } else {
+            match reader.read(bytes) {
+                Ok((entry, scan)) => (Ok(scan), Ok(entry)),
+                Err(_) => look_closely(bytes),
+            }
+        };
+        Self { leaf, scan, entry }
+    }
+}
+
 /// A row together with everything that was computed from it once.
 pub(crate) struct RowContext<'a> {
     /// How many rows came before it, which its index should be.
@@ -32,25 +57,16 @@ pub(crate) struct RowContext<'a> {
 }
 
 impl<'a> RowContext<'a> {
-    /// Hashes and reads a row. Bytes that are too long for an entry are hashed
-    /// but not looked into.
-    pub(crate) fn new(
-        position: u64,
-        row: Row<'a>,
-        identity: Option<&'a Identity>,
-        reader: &mut EntryReader,
-    ) -> Self {
-        let leaf = leaf_hash(row.entry);
-        let (scan, entry) = if row.entry.len() > schemas::MAX_ENTRY_BYTES {
-            let what = "longer than the 65,535 bytes of an entry";
-            (Err(Problem { offset: schemas::MAX_ENTRY_BYTES, what }), Err(what.to_owned()))
-        } else {
-            match reader.read(row.entry) {
-                Ok((entry, scan)) => (Ok(scan), Ok(entry)),
-                Err(_) => look_closely(row.entry),
-            }
-        };
+    /// A row and what was computed from it.
+    pub(crate) fn new(position: u64, row: Row<'a>, looked: Looked, identity: Option<&'a Identity>) -> Self {
+        let Looked { leaf, scan, entry } = looked;
         Self { position, row, leaf, scan, entry, identity }
+    }
+
+    /// Bytes of the entry's determined half, where it could be read.
+    pub(crate) fn det(&self) -> Option<&'a [u8]> {
+        let range = self.scan.as_ref().ok()?.det.clone()?;
+        self.row.entry.get(range)
     }
 
     /// The entry, where its bytes have one meaning only: what rules may see.

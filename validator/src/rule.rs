@@ -67,6 +67,24 @@ pub trait Check {
         self.entry(entry, sink);
     }
 
+    /// The same for an entry in which an earlier audit by the same rule found
+    /// nothing, and whose bytes and predecessors are what it saw. Work whose result
+    /// follows from these and the frozen inputs alone may be left out; what later
+    /// entries are compared with may not, and everything is counted as ever.
+    fn settled_entry(&mut self, entry: &Entry, det: Option<&[u8]>, sink: &mut Sink) {
+        self.entry_with_det(entry, det, sink);
+    }
+
+    /// Called before the first entry by whoever cannot show the entries twice.
+    fn sees_all_once(&mut self) {}
+
+    /// Whether, after the last entry, it has to see all of them once more from the
+    /// first on: for a check whose work is seldom needed, and that learns late that
+    /// it is. Until then it has reported nothing.
+    fn needs_all_again(&mut self) -> bool {
+        false
+    }
+
     /// Sees what is beside the entries, after the last of them.
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome;
 }

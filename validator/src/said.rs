@@ -25,17 +25,37 @@ type Named = (Vec<u8>, String);
 pub(crate) struct SaidFiles {
     report: Option<Named>,
     handoff: Option<Named>,
+    /// A report that the reviewer names, unless it is the one beside the ledger.
+    named: Option<Named>,
 }
 
 impl SaidFiles {
-    /// Reads them from beside the ledger.
+    /// Reads them from beside the ledger, and a report that was named.
     ///
     /// # Errors
-    /// When one exists and cannot be read.
-    pub(crate) fn read(ledger: &Path) -> Result<Self, AuditError> {
+    /// When one exists and cannot be read, or the named one does not exist.
+    pub(crate) fn read(ledger: &Path, named: Option<&Path>) -> Result<Self, AuditError> {
         let report = read_optional(beside(ledger, ".report.dsse.json"), "the stored report")?;
         let handoff = read_optional(beside(ledger, ".handoff.dsse.json"), "the handoff")?;
-        Ok(Self { report, handoff })
+        let named = named.map(|path| match read_limited(path, MAX_DOCUMENT_BYTES) {
+            Ok(bytes) => Ok((bytes, path.display().to_string())),
+            Err(source) => {
+                let what = "the report to go on from";
+                Err(AuditError::Named { what, path: path.to_owned(), source })
+            }
+        });
+        Ok(Self { report, handoff, named: named.transpose()? })
+    }
+
+    /// Bytes of the report that the reviewer named.
+    pub(crate) fn named(&self) -> Option<&[u8]> {
+        self.named.as_ref().map(|(bytes, _)| bytes.as_slice())
+    }
+
+    /// The same, where it is another one than the report beside the ledger.
+    fn further(&self) -> Option<(&[u8], &str)> {
+        let beside = self.report.as_ref().map(|(bytes, _)| bytes);
+        borrowed(&self.named).filter(|(bytes, _)| beside.is_none_or(|beside| beside != bytes))
     }
 }
 
@@ -67,9 +87,21 @@ fn borrowed(file: &Option<Named>) -> Option<(&[u8], &str)> {
     file.as_ref().map(|(bytes, place)| (bytes.as_slice(), place.as_str()))
 }
 
+/// The outcome of looking at two reports: that there is none beside the ledger
+/// takes nothing from the other.
+fn both(beside: Outcome, named: Outcome) -> Outcome {
+    match (beside, named) {
+        (Outcome::Checked(one), Outcome::Checked(other)) => Outcome::Checked(one + other),
+        (Outcome::NotApplicable(_), named) => named,
+        (beside, _) => beside,
+    }
+}
+
 /// What was said, with the findings about it.
 pub(crate) struct Said {
     report: Result<StoredReport, Outcome>,
+    /// A report that the reviewer named: it commits the validator as much.
+    further: Option<Result<StoredReport, Outcome>>,
     report_digest: Option<Digest>,
     report_sink: Sink,
     pub(crate) handoffs: Handoffs,
@@ -81,8 +113,11 @@ impl Said {
     pub(crate) fn read(files: &SaidFiles, read: Option<&ContractRead>) -> Self {
         let mut report_sink = Sink::new(&gl111_stored_report::INFO);
         let mut handoff_sink = Sink::new(&gl112_handoff_file::INFO);
+        let report = StoredReport::read(borrowed(&files.report), read, &mut report_sink);
+        let further = files.further().map(|file| StoredReport::read(Some(file), read, &mut report_sink));
         Self {
-            report: StoredReport::read(borrowed(&files.report), read, &mut report_sink),
+            report,
+            further,
             report_digest: files
                 .report
                 .as_ref()
@@ -95,19 +130,25 @@ impl Said {
 
     /// Sizes at which roots are needed.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {
-        let report = self.report.as_ref().ok().and_then(StoredReport::size);
-        report.into_iter().chain(self.handoffs.size())
+        let size = |report: &Result<StoredReport, Outcome>| report.as_ref().ok().and_then(StoredReport::size);
+        let further = self.further.as_ref().and_then(size);
+        size(&self.report).into_iter().chain(further).chain(self.handoffs.size())
     }
 
     /// Compares with the entries, after the last of them.
     pub(crate) fn finish(mut self, roots: &Roots) -> [Ruling; 2] {
-        let report = match self.report {
+        let mut outcome = match self.report {
             Ok(report) => report.compare(roots, &mut self.report_sink),
             Err(outcome) => outcome,
         };
+        if let Some(further) = self.further {
+            let compared =
+                further.map_or_else(|outcome| outcome, |report| report.compare(roots, &mut self.report_sink));
+            outcome = both(outcome, compared);
+        }
         let handoff = self.handoffs.compare(roots, self.report_digest, &mut self.handoff_sink);
         [
-            Ruling::new(&gl111_stored_report::INFO, self.report_sink, report),
+            Ruling::new(&gl111_stored_report::INFO, self.report_sink, outcome),
             Ruling::new(&gl112_handoff_file::INFO, self.handoff_sink, handoff),
         ]
     }

@@ -44,7 +44,15 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
         head: arguments.head.clone(),
         trust: arguments.trust.clone(),
         val_numbers: arguments.val.clone(),
+        since: arguments.since.clone(),
+        threads: arguments.threads,
     })?;
+    if let Some(path) = arguments.since.as_deref().filter(|_| report.since.is_none()) {
+        say(format!(
+            "The entries do not begin with those that {} saw, so everything was looked at.",
+            path.display()
+        ));
+    }
     let format = if arguments.json { OutputFormat::Json } else { arguments.output_format };
     match format {
         OutputFormat::Text => write_out(render::text(&report).as_bytes())?,

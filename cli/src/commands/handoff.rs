@@ -65,6 +65,9 @@ pub(crate) fn run(arguments: &HandoffArguments) -> Result<u8, Failure> {
         head: arguments.head.clone(),
         trust: arguments.trust.clone(),
         val_numbers: arguments.val.clone(),
+        // What is handed off was looked at as a whole.
+        since: None,
+        threads: None,
     })?;
     if report.verdict != Verdict::Accepted {
         say(render::text(&report).trim_end());

@@ -12,13 +12,15 @@ use std::process::ExitCode;
 use validator::{AuditRequest, audit, render};
 
 const USAGE: &str =
-    "usage: validator audit LEDGER [--head FILE] [--trust FILE] [--val FILE] [--format text|json|sarif]
+    "usage: validator audit LEDGER [--head FILE] [--trust FILE] [--val FILE] [--since REPORT] [--threads N] [--format text|json|sarif]
        validator rules
 
 Audits a run's ledger and prints the report. Reads only.
   --head FILE    a head file that was kept elsewhere (default: LEDGER.head)
   --trust FILE   JSON object of roles and public keys that you trust
   --val FILE     the evaluator's val numbers (default: LEDGER.val.dsse.json)
+  --since REPORT go on from the report that an earlier audit signed
+  --threads N    threads to compute on; their number changes no answer (default: those that there are)
   --format F     text (default), json or sarif
 Exit codes: 0 accepted, 1 rejected, 2 could not run, 3 tampered, 4 incomplete or not evaluated.
 ";
@@ -90,6 +92,13 @@ fn parse(arguments: &[String]) -> Result<(AuditRequest, Format), Box<dyn Error>>
             "--head" => request.head = Some(PathBuf::from(value()?)),
             "--trust" => request.trust = Some(PathBuf::from(value()?)),
             "--val" => request.val_numbers = Some(PathBuf::from(value()?)),
+            "--since" => request.since = Some(PathBuf::from(value()?)),
+            "--threads" => {
+                let count = value()?;
+                let number =
+                    count.parse().map_err(|_| format!("--threads {count}: not a number from 1 on"))?;
+                request.threads = Some(number);
+            }
             "--format" => {
                 format = match value()?.as_str() {
                     "text" => Format::Text,

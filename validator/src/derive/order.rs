@@ -4,6 +4,7 @@
 //! Eight Feistel rounds make a permutation of a power of four; cycle walking
 //! (Black and Rogaway, CT-RSA 2002) restricts it to the number of examples.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use schemas::contract::{Contract, OrderPolicy};
@@ -114,6 +115,36 @@ impl EpochOrder {
 /// Positions whose examples are computed together.
 pub const LANES: usize = 4;
 
+/// Most positions of which the examples are remembered: more than an update's.
+const MAX_REMEMBERED: u64 = 1 << 12;
+
+/// The examples that were computed last on this thread. Two rules ask for those
+/// of one update, one behind the other; what they get is a function of what they
+/// ask for, so that neither can be misled by the other.
+#[derive(Default)]
+struct Recent {
+    buffer: Option<u32>,
+    examples: Vec<u64>,
+    num_examples: u64,
+    positions: Range<u64>,
+    seed: u64,
+    stream: String,
+}
+
+thread_local! {
+    static RECENT: RefCell<Recent> = RefCell::default();
+}
+
+impl Recent {
+    fn remember(&mut self, order: &Order, positions: Range<u64>) {
+        self.buffer = order.buffer;
+        self.num_examples = order.num_examples;
+        self.positions = positions;
+        self.seed = order.seed;
+        self.stream.clone_from(&order.stream);
+    }
+}
+
 /// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
 fn mix(mut z: u64) -> u64 {
     z ^= z >> 30;
@@ -163,6 +194,29 @@ impl Order {
     /// Calls `visit` with the example at each of the global positions, in order;
     /// `None` when there are no examples.
     pub fn for_each(&mut self, positions: Range<u64>, mut visit: impl FnMut(u64)) -> Option<()> {
+        let count = positions.end.saturating_sub(positions.start);
+        if !(1..=MAX_REMEMBERED).contains(&count) {
+            return self.compute(positions, visit);
+        }
+        let mut recent = RECENT.take();
+        let is_it = recent.positions == positions
+            && (recent.seed, recent.num_examples, recent.buffer)
+                == (self.seed, self.num_examples, self.buffer)
+            && recent.stream == self.stream;
+        let found = if is_it {
+            Some(())
+        } else {
+            recent.examples.clear();
+            let found = self.compute(positions.clone(), |example| recent.examples.push(example));
+            recent.remember(self, if found.is_some() { positions } else { 0..0 });
+            found
+        };
+        recent.examples.iter().for_each(|example| visit(*example));
+        RECENT.set(recent);
+        found
+    }
+
+    fn compute(&mut self, positions: Range<u64>, mut visit: impl FnMut(u64)) -> Option<()> {
         let mut at = positions.start;
         while at < positions.end {
             let epoch = at.checked_div(self.num_examples)?;

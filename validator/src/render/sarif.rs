@@ -49,6 +49,7 @@ pub fn sarif(report: &Report) -> Value {
                 "ruleset": report.ruleset,
                 "run": report.run,
                 "trust": report.trust,
+                "since": report.since,
             },
             "results": results,
         }],

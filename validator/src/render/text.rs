@@ -65,6 +65,13 @@ fn write_identity(out: &mut String, report: &Report) -> std::fmt::Result {
         None => writeln!(out, "head seen:    none that verifies")?,
     }
     writeln!(out, "entries:      {}", report.num_entries)?;
+    if let Some(since) = &report.since {
+        writeln!(
+            out,
+            "incremental:  goes on from report {}, which saw {} entries with root {}",
+            since.report, since.size, since.root
+        )?;
+    }
     if let Some(projection) = report.projection {
         writeln!(out, "projection:   {projection}")?;
     }

@@ -1,6 +1,7 @@
 //! GL110 `checkpoint-files`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 
 use schemas::body::{Body, CheckpointCommittedObs};
 use schemas::contract::FaultKind;
@@ -14,6 +15,7 @@ use super::gl108_data_files::measure;
 use super::updates::model_files;
 use crate::evidence::{Evidence, FileError, MAX_DOCUMENT_BYTES, describe};
 use crate::frozen::Frozen;
+use crate::parallel;
 use crate::rule::{At, Check, Outcome, Rule, RuleInfo, Sink};
 
 /// Text of the rule.
@@ -163,7 +165,7 @@ impl State<'_> {
         self.check_identity(committed, &manifest, sink);
         let mut listed = BTreeSet::from(["manifest.json".to_owned()]);
         let mut total = manifest_bytes;
-        let mut problems = Vec::new();
+        let mut to_read = Vec::new();
         let is_candidate = self.candidates.values().any(|checkpoint| *checkpoint == obs.checkpoint.0);
         let stays = |class: StateClass| is_candidate && class == StateClass::Model;
         let shards =
@@ -177,10 +179,14 @@ impl State<'_> {
                 || stays(class.class)
                 || evidence.open(&format!("{folder}/{}", shard.path)).is_ok()
             {
-                problems.extend(check_shard(committed, &folder, shard, evidence));
+                to_read.push(shard);
             }
         }
-        report(problems, sink);
+        let num_bytes = to_read.iter().fold(0u64, |sum, shard| sum.saturating_add(shard.num_bytes));
+        let threads = if num_bytes < MIN_SHARED_BYTES { NonZeroUsize::MIN } else { evidence.threads };
+        let problems =
+            parallel::map(threads, &to_read, |shard| check_shard(committed, &folder, shard, evidence));
+        report(problems.into_iter().flatten().collect(), sink);
         self.check_model(committed, &manifest, sink);
         if total != obs.num_bytes {
             sink.rejected(
@@ -286,6 +292,9 @@ impl State<'_> {
         }
     }
 }
+
+/// Bytes of a checkpoint that are worth starting threads for.
+const MIN_SHARED_BYTES: u64 = 4 << 20;
 
 /// What is wrong with a file that the manifest lists.
 struct Problem {

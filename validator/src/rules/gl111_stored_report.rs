@@ -89,7 +89,8 @@ impl StoredReport {
     }
 }
 
-fn parse(payload: &[u8], read: &ContractRead) -> Result<Report, String> {
+/// The report in a payload whose signature held, where it is one of this run.
+pub(crate) fn parse(payload: &[u8], read: &ContractRead) -> Result<Report, String> {
     check_entry_json(payload).map_err(|problem| format!("the payload is not canonical: {problem}"))?;
     let report: Report = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
     if let Some(offset) = form::first_difference(&report, payload) {

@@ -34,7 +34,7 @@ pub(crate) mod gl104_frozen_artifacts;
 pub(crate) mod gl105_frozen_documents;
 mod gl106_frozen_before_run;
 mod gl107_ruleset;
-mod gl108_data_files;
+pub(crate) mod gl108_data_files;
 pub(crate) mod gl109_val_numbers;
 mod gl110_checkpoint_files;
 pub(crate) mod gl111_stored_report;

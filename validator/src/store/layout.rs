@@ -5,13 +5,15 @@
 //! text: a table with a generated column, a view in a table's place or a
 //! dropped trigger would make the same query mean something else.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use rusqlite::Connection;
 use schemas::{SQLITE_APPLICATION_ID, SQLITE_LAYOUT_VERSION};
 
-use super::{display, unreadable};
+use super::pages::{QuickPages, Roots};
+use super::{Reading, display, unreadable};
 use crate::rule::{At, Sink};
 
 const LAYOUT_1: &str = include_str!("../../../migrations/0001_ledger.sql");
@@ -27,16 +29,45 @@ struct Object {
 /// Objects by (type, name). A name that is there twice has two objects.
 type Objects = BTreeMap<(String, String), Vec<Object>>;
 
-/// Checks identification, schema and page structure. `false` when the rows
-/// must not be read because they could not mean what layout 1 says.
-pub(super) fn check(connection: &Connection, path: &Path, sink: &mut Sink) -> rusqlite::Result<bool> {
+/// Checks identification, schema and page structure. `None` when the rows
+/// must not be read because they could not mean what layout 1 says; else how
+/// they are to be read. `pages`: whether the file holds all of them.
+pub(super) fn check(
+    connection: &Connection,
+    path: &Path,
+    pages: bool,
+    sink: &mut Sink,
+) -> rusqlite::Result<Option<Reading>> {
     if !check_identification(connection, path, sink)? {
-        return Ok(false);
+        return Ok(None);
     }
-    check_pages(connection, path, sink);
     let expected = expected_objects()?;
+    let quick = if pages { quick_pages(connection, path, &expected) } else { None };
+    if quick.is_none() {
+        check_pages(connection, path, sink);
+    }
     let actual = objects(connection)?;
-    Ok(compare(&expected, &actual, path, sink))
+    let reading = quick.map_or(Reading::Sqlite, |pages| Reading::Pages(RefCell::new(pages)));
+    Ok(compare(&expected, &actual, path, sink).then_some(reading))
+}
+
+/// The file's pages, where its schema is that of layout 1 and they are in order.
+fn quick_pages(connection: &Connection, path: &Path, expected: &Objects) -> Option<QuickPages> {
+    if objects(connection).ok()? != *expected {
+        return None;
+    }
+    let root = |name: &str| {
+        let query = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
+        connection.query_row(query, [name], |row| row.get::<_, u32>(0)).ok()
+    };
+    let roots = Roots {
+        artifacts: root("artifacts")?,
+        artifacts_index: root("sqlite_autoindex_artifacts_1")?,
+        entries: root("entries")?,
+        entries_index: root("sqlite_autoindex_entries_1")?,
+        heads: root("heads")?,
+    };
+    QuickPages::open(path, roots).ok()
 }
 
 fn check_identification(connection: &Connection, path: &Path, sink: &mut Sink) -> rusqlite::Result<bool> {

@@ -4,13 +4,17 @@
 //! temporary folder: a read-only open fails in a folder that cannot be written,
 //! an immutable open misses the rows that are only in the log, and either could
 //! touch evidence. A file without a log is read where it is, as immutable, and
-//! [`Store::is_unchanged`] tells whether that was true. Rows stream through one
-//! statement, which no writer waits for, so memory does not grow.
+//! [`Store::is_unchanged`] tells whether that was true. Its entries are read from
+//! its pages (`pages`), where these are as they should be; else rows stream
+//! through one statement, which no writer waits for. Either way memory does not
+//! grow.
 
 mod copy;
 pub(crate) use copy::beside;
 mod layout;
+mod pages;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
@@ -19,6 +23,7 @@ use tempfile::TempDir;
 
 use crate::error::AuditError;
 use crate::rule::{At, Sink};
+use pages::QuickPages;
 
 /// Largest value that is read from a row; an example table of five million
 /// examples fits. A larger one is a finding.
@@ -34,7 +39,10 @@ const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// How a ledger may be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// In place where no log lies beside it, else as a copy.
+    /// In place, page by page, where no log lies beside it and its pages are as
+    /// they should be; else as a copy, or by SQLite.
+    Pages,
+    /// By SQLite, in place where no log lies beside it, else as a copy.
     InPlace,
     /// As a copy.
     Copy,
@@ -48,9 +56,28 @@ enum Source {
     Copy { _folder: TempDir },
 }
 
+/// How the entries are read.
+enum Reading {
+    Pages(RefCell<QuickPages>),
+    Sqlite,
+}
+
+/// How the reading of the entries ended.
+#[derive(Debug)]
+pub(crate) enum RowsEnd {
+    /// Behind the last one.
+    Complete,
+    /// SQLite finds the file damaged; rows before that were visited.
+    Damaged(rusqlite::Error),
+    /// The pages are not as they should be. What was visited counts for nothing,
+    /// and SQLite has to read them.
+    Refused,
+}
+
 /// A ledger's database, open for reading.
 pub(crate) struct Store {
     connection: Connection,
+    reading: Reading,
     // Declared after the connection, which has to close first.
     source: Source,
 }
@@ -93,7 +120,8 @@ impl Store {
         }
         copy::warn_of_journal(path, sink);
         let stamp = copy::stamp(path).map_err(|source| AuditError::ledger(path, source))?;
-        let uri = immutable_uri(path).filter(|_| access == Access::InPlace && stamp.is_without_log());
+        let uri = immutable_uri(path).filter(|_| access != Access::Copy && stamp.is_without_log());
+        let is_whole = uri.is_some() && access == Access::Pages;
         let (opened, source) = match uri {
             Some(uri) => (open_read_only(uri.as_ref()), Source::InPlace(path.to_owned(), stamp)),
             None => {
@@ -112,14 +140,13 @@ impl Store {
                 return Ok(None);
             }
         };
-        let store = Self { connection, source };
+        let store = Self { connection, reading: Reading::Sqlite, source };
         if let Err(error) = store.configure() {
             unreadable(path, sink, &error);
             return Ok(None);
         }
-        match layout::check(&store.connection, path, sink) {
-            Ok(true) => Ok(Some(store)),
-            Ok(false) => Ok(None),
+        match layout::check(&store.connection, path, is_whole, sink) {
+            Ok(reading) => Ok(reading.map(|reading| Self { reading, ..store })),
             Err(error) => {
                 unreadable(path, sink, &error);
                 Ok(None)
@@ -169,32 +196,37 @@ impl Store {
             .ok()
     }
 
-    /// Calls `visit` with every row in ascending `seq`; returns how many.
-    ///
-    /// # Errors
-    /// When SQLite finds the file damaged; rows before that were visited.
-    pub(crate) fn for_each_row(&self, mut visit: impl FnMut(Row<'_>)) -> (u64, rusqlite::Result<()>) {
-        let mut num_rows = 0;
-        let result = (|| {
-            let mut statement =
-                self.connection.prepare("SELECT seq, idem, entry, leaf FROM entries ORDER BY seq")?;
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                let seq = match row.get_ref(0)? {
-                    ValueRef::Integer(seq) => seq,
-                    _ => -1,
-                };
-                visit(Row {
-                    seq,
-                    idem: bytes(row.get_ref(1)?),
-                    entry: bytes(row.get_ref(2)?),
-                    leaf: bytes(row.get_ref(3)?),
-                });
-                num_rows += 1;
-            }
-            Ok(())
-        })();
-        (num_rows, result)
+    /// Calls `visit` with every row in ascending `seq`.
+    pub(crate) fn for_each_row(&self, visit: &mut dyn FnMut(Row<'_>)) -> RowsEnd {
+        if let Reading::Pages(pages) = &self.reading {
+            return match pages.borrow_mut().for_each_entry(visit) {
+                Ok(()) => RowsEnd::Complete,
+                Err(pages::Refused) => RowsEnd::Refused,
+            };
+        }
+        match self.each_row(visit) {
+            Ok(()) => RowsEnd::Complete,
+            Err(error) => RowsEnd::Damaged(error),
+        }
+    }
+
+    fn each_row(&self, visit: &mut dyn FnMut(Row<'_>)) -> rusqlite::Result<()> {
+        let mut statement =
+            self.connection.prepare("SELECT seq, idem, entry, leaf FROM entries ORDER BY seq")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let seq = match row.get_ref(0)? {
+                ValueRef::Integer(seq) => seq,
+                _ => -1,
+            };
+            visit(Row {
+                seq,
+                idem: bytes(row.get_ref(1)?),
+                entry: bytes(row.get_ref(2)?),
+                leaf: bytes(row.get_ref(3)?),
+            });
+        }
+        Ok(())
     }
 
     /// Every stored head, in ascending size.

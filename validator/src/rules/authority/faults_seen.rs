@@ -39,8 +39,12 @@ impl Rule for FaultsSeen {
         let others = crate::rules::run_rules()
             .filter(|rule| rule.info().code != INFO.code && !rule.follows_recorded_order())
             .filter(|_| !frozen.contract.faults.plan.is_empty());
-        let others =
-            others.map(|rule| Other { check: rule.open(frozen), sink: Sink::new(rule.info()) }).collect();
+        let others = others.map(|rule| {
+            let mut check = rule.open(frozen);
+            check.sees_all_once();
+            Other { check, sink: Sink::new(rule.info()) }
+        });
+        let others = others.collect();
         Box::new(Seen { injected: Vec::new(), others })
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use schemas::body::Body;
-use schemas::data::{DataManifest, DataShard, ExampleRecord};
+use schemas::data::{DataManifest, DataShard, ExampleRecord, Split};
 use schemas::digest::{Algorithm, encode_hex};
 use schemas::entry::Entry;
 use schemas::report::Route;
@@ -16,6 +16,7 @@ use crate::evidence::{Evidence, FileError, describe};
 use crate::frozen::{ExampleTable, Frozen};
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
 use crate::rules::common::{Rewindable, beside, declare_rule};
+use crate::rules::gl108_data_files::measure;
 
 declare_rule!(
     /// `GL304`.
@@ -43,6 +44,8 @@ struct Span {
     first_step: u64,
     last_step: u64,
     listed: Vec<(u64, [u8; 32])>,
+    /// How many of its first steps are settled.
+    num_settled: u64,
     /// Over the digests of the steps that are not listed.
     rolling: blake3::Hasher,
 }
@@ -53,6 +56,7 @@ impl Span {
             first_step: after_step.saturating_add(1),
             last_step: after_step,
             listed: Vec::new(),
+            num_settled: 0,
             rolling: blake3::Hasher::new(),
         }
     }
@@ -86,13 +90,15 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
 }
 
 impl Inputs<'_> {
-    fn record(&mut self, entry: &Entry, inputs: [u8; 32]) {
+    fn record(&mut self, entry: &Entry, inputs: [u8; 32], is_settled: bool) {
         let step = entry.header.step.unwrap_or(0);
         let Some(span) = self.spans.last_mut() else { return };
         if step != span.last_step.saturating_add(1) {
             self.is_contiguous = false;
             return;
         }
+        let is_first_open = span.num_settled == step.saturating_sub(span.first_step);
+        span.num_settled += u64::from(is_settled && is_first_open);
         span.last_step = step;
         // Within a span the listed steps come first.
         if self.num_listed < MAX_LISTED_STEPS {
@@ -124,16 +130,41 @@ impl Inputs<'_> {
         fed.map(|()| pieces.finish())
     }
 
+    /// The first step of a span that has to be looked at. The digests that are not
+    /// listed can be compared together only.
+    fn first_open(&self, span: &Span) -> u64 {
+        let num_steps = span.last_step.saturating_add(1).saturating_sub(span.first_step);
+        let num_open = if span.num_settled == num_steps {
+            num_steps
+        } else {
+            span.num_settled.min(span.listed.len() as u64)
+        };
+        span.first_step.saturating_add(num_open)
+    }
+
+    /// Whether the shards are what the entries that were settled were compared
+    /// with.
+    fn are_shards_unchanged(&self, evidence: &Evidence) -> bool {
+        let train = self.data.shards.iter().filter(|shard| shard.split == Split::Train);
+        let mut found = train.map(|shard| {
+            let path = beside(&self.frozen.contract.data.manifest.path, &shard.path);
+            let measured = measure(&path, Some(shard.num_bytes), evidence);
+            measured.is_ok_and(|measured| measured.is(shard.digest, Some(shard.num_bytes)))
+        });
+        found.all(|is_unchanged| is_unchanged)
+    }
+
     fn compare(
         &self,
         span: &Span,
+        first: u64,
         files: &mut ShardFiles<'_>,
         order: &mut Order,
         sink: &mut Sink,
     ) -> Result<(), String> {
         let (mut rolling, mut pieces) = (blake3::Hasher::new(), Pieces::default());
         let errors = sink.num_errors();
-        for step in span.first_step..=span.last_step {
+        for step in first..=span.last_step {
             let expected = self.expected(files, order, &mut pieces, step)?;
             let listed = usize::try_from(step - span.first_step).ok().and_then(|at| span.listed.get(at));
             let Some((index, actual)) = listed else {
@@ -146,7 +177,8 @@ impl Inputs<'_> {
                 sink.rejected(at, message, encode_hex(&expected), encode_hex(actual));
             }
         }
-        if rolling.finalize() != span.rolling.finalize() && sink.num_errors() == errors {
+        let is_rolling_open = first <= span.last_step;
+        if is_rolling_open && rolling.finalize() != span.rolling.finalize() && sink.num_errors() == errors {
             let message = format!("steps {} to {} were fed other bytes", span.first_step, span.last_step);
             let (expected, actual) = (rolling.finalize().to_hex(), span.rolling.finalize().to_hex());
             sink.rejected(At::place("ledger"), message, expected, actual);
@@ -155,8 +187,8 @@ impl Inputs<'_> {
     }
 }
 
-impl Check for Inputs<'_> {
-    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
+impl Inputs<'_> {
+    fn follow(&mut self, entry: &Entry, is_settled: bool, sink: &mut Sink) {
         match &entry.body {
             Body::Step(halves) => {
                 for (at, draw) in halves.det.draws.iter().enumerate() {
@@ -167,7 +199,7 @@ impl Check for Inputs<'_> {
                     }
                 }
                 let inputs = halves.det.draws.first().map_or([0; 32], |draw| draw.inputs.bytes);
-                self.record(entry, inputs);
+                self.record(entry, inputs, is_settled);
             }
             Body::CheckpointDurablyCommitted(halves) => {
                 self.closed.now = self.spans.len();
@@ -182,6 +214,16 @@ impl Check for Inputs<'_> {
             self.num_listed = self.spans.iter().map(|span| span.listed.len()).sum();
         }
     }
+}
+
+impl Check for Inputs<'_> {
+    fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
+        self.follow(entry, false, sink);
+    }
+
+    fn settled_entry(&mut self, entry: &Entry, _: Option<&[u8]>, sink: &mut Sink) {
+        self.follow(entry, true, sink);
+    }
 
     fn finish(&mut self, evidence: &Evidence, sink: &mut Sink) -> Outcome {
         if !self.is_contiguous {
@@ -193,8 +235,11 @@ impl Check for Inputs<'_> {
         let mut files = ShardFiles::new(evidence, &contract.data.manifest.path);
         let mut order = Order::of(contract, self.table.num_examples());
         let mut num_steps = 0;
+        let is_unchanged =
+            self.spans.iter().any(|span| span.num_settled > 0) && self.are_shards_unchanged(evidence);
         for span in &self.spans {
-            if let Err(reason) = self.compare(span, &mut files, &mut order, sink) {
+            let first = if is_unchanged { self.first_open(span) } else { span.first_step };
+            if let Err(reason) = self.compare(span, first, &mut files, &mut order, sink) {
                 return Outcome::NotEvaluated(reason);
             }
             num_steps += span.last_step.saturating_add(1).saturating_sub(span.first_step);

@@ -11,6 +11,7 @@ use crate::evidence::{Evidence, FileError, describe};
 use crate::frozen::{Bound, ExampleTable, Frozen};
 use crate::rule::{At, Check, Outcome, Sink, unavailable};
 use crate::rules::common::{at_end, beside, declare_rule};
+use crate::rules::gl108_data_files::measure;
 
 declare_rule!(
     /// `GL307`.
@@ -100,6 +101,15 @@ impl Deriver<'_> {
             );
             return Ok(());
         }
+        let num_windows = || examples::windows(num_bytes, self.context_length).count() as u64;
+        if evidence_settles(self.evidence)
+            && measure(&path, Some(num_bytes), self.evidence)
+                .is_ok_and(|measured| measured.is(shard.digest, Some(num_bytes)))
+        {
+            // The same bytes give the same records, which were compared before.
+            *next += num_windows();
+            return Ok(());
+        }
         // A system call for each window would cost more than all else.
         let hashing = HashingReader { hasher: blake3::Hasher::new(), inner: file };
         let mut reader = BufReader::with_capacity(READ_BYTES, hashing);
@@ -133,6 +143,11 @@ impl Deriver<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether an earlier audit derived the tables of these frozen inputs.
+fn evidence_settles(evidence: &Evidence) -> bool {
+    evidence.settled.num_entries(INFO.code) > 0
 }
 
 /// Bytes of a shard that are read at a time.

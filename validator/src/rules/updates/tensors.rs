@@ -8,6 +8,8 @@ use schemas::state::{CheckpointManifest, Shard, StateClass};
 use crate::derive::safetensors::{self, Header, Tensor};
 use crate::evidence::{Evidence, FileError, describe};
 use crate::rules::common::Committed;
+use crate::rules::gl108_data_files::measure;
+use crate::rules::gl110_checkpoint_files;
 
 /// Bytes that are held at a time; a multiple of one Philox block of binary32.
 const PIECE_BYTES: u64 = 1 << 16;
@@ -65,6 +67,25 @@ impl TensorFile {
 /// The manifest of a committed checkpoint; errors in words.
 pub(crate) fn manifest(evidence: &Evidence, committed: &Committed) -> Result<CheckpointManifest, String> {
     evidence.checkpoint_manifest(&committed.path, committed.manifest)
+}
+
+/// Whether an earlier audit by a rule found nothing in a file of a checkpoint,
+/// and the file still has the bytes that the checkpoint's entry commits to.
+pub(crate) fn is_settled(code: &str, evidence: &Evidence, committed: &Committed, file: &TensorFile) -> bool {
+    // A file that could not be read then was perhaps not looked at.
+    let settled = &evidence.settled;
+    let num_entries = settled.num_entries(code).min(settled.num_entries(gl110_checkpoint_files::INFO.code));
+    if committed.index >= num_entries {
+        return false;
+    }
+    let Ok(manifest) = manifest(evidence, committed) else { return false };
+    let name = file.path.rsplit('/').next();
+    let mut shards = manifest.classes.iter().flat_map(|class| &class.shards);
+    let shard = shards.find(|shard| Some(shard.path.as_str()) == name);
+    shard.is_some_and(|shard| {
+        let measured = measure(&file.path, Some(shard.num_bytes), evidence);
+        measured.is_ok_and(|measured| measured.is(shard.digest, Some(shard.num_bytes)))
+    })
 }
 
 /// A shard of a class by its name, whichever worker's it is.

@@ -1,6 +1,6 @@
 //! The uninterrupted trajectory that a probe compares with is the run's own.
 
-use schemas::body::{Body, ProbeResultDet};
+use schemas::body::{Body, CheckpointStage, Kind, ProbeResultDet};
 use schemas::contract::EquivalenceClass;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -29,8 +29,21 @@ declare_rule!(
     }
 );
 
+/// Whether the record is followed: hashing it costs as much as the tree does,
+/// and most runs are never probed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Following {
+    /// From the first entry on.
+    Yes,
+    /// Not yet, and no probe was met.
+    NotNeeded,
+    /// Not yet, though a probe was met.
+    FromTheFirstEntry,
+}
+
 struct References {
     checkpoints: Checkpoints,
+    following: Following,
     num_checked: u64,
     replay: Replay,
 }
@@ -38,8 +51,12 @@ struct References {
 fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     let determinism = frozen.contract.numerics.determinism;
     if determinism == EquivalenceClass::Bitwise {
+        // Where candidates have to be probed, a probe is expected.
+        let stage = frozen.contract.checkpoints.candidate_stage;
+        let is_expected = stage >= CheckpointStage::ResumeQualified;
         Box::new(References {
             checkpoints: Checkpoints::default(),
+            following: if is_expected { Following::Yes } else { Following::NotNeeded },
             num_checked: 0,
             replay: Replay::default(),
         })
@@ -92,11 +109,38 @@ impl Check for References {
     }
 
     fn entry_with_det(&mut self, entry: &Entry, det: Option<&[u8]>, sink: &mut Sink) {
+        if self.following != Following::Yes {
+            if entry.body.kind() == Kind::ProbeResult {
+                self.following = Following::FromTheFirstEntry;
+            }
+            return;
+        }
         if let Body::ProbeResult(halves) = &entry.body {
             self.check(entry.index, &halves.obs.checkpoint, &halves.det, sink);
         }
         self.checkpoints.entry(entry);
         self.replay.entry(entry, det);
+    }
+
+    fn settled_entry(&mut self, entry: &Entry, det: Option<&[u8]>, sink: &mut Sink) {
+        if self.following == Following::NotNeeded && entry.body.kind() == Kind::ProbeResult {
+            self.num_checked += 1;
+        } else {
+            self.entry_with_det(entry, det, sink);
+        }
+    }
+
+    fn sees_all_once(&mut self) {
+        self.following = Following::Yes;
+    }
+
+    fn needs_all_again(&mut self) -> bool {
+        let is_needed = self.following == Following::FromTheFirstEntry;
+        if is_needed {
+            self.following = Following::Yes;
+            self.num_checked = 0;
+        }
+        is_needed
     }
 
     fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
