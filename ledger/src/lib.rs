@@ -14,6 +14,7 @@ pub mod export;
 pub mod failpoint;
 pub mod freeze;
 pub mod head_file;
+pub mod import;
 pub mod keys;
 pub mod note;
 pub mod query;

@@ -7,6 +7,7 @@
 pub mod crashes;
 pub mod dump;
 pub mod graph;
+pub mod honest;
 pub mod object_server;
 pub mod programs;
 pub mod proxy;

@@ -95,6 +95,18 @@ impl RunFolder {
         Self::init(&["--lipsum"].into_iter().chain(set).collect::<Vec<_>>())
     }
 
+    /// [`Self::with`] for so many workers.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn by_workers(num_workers: u32, changes: &[&str]) -> Self {
+        let num_workers = num_workers.to_string();
+        let set = changes.iter().flat_map(|change| ["--set", change]);
+        Self::init(&["--lipsum", "--workers", &num_workers].into_iter().chain(set).collect::<Vec<_>>())
+    }
+
     #[track_caller]
     fn init(source: &[&str]) -> Self {
         let temporary = TempDir::with_prefix("governed-ledger-").expect("a temporary folder");

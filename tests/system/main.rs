@@ -11,6 +11,8 @@ mod crash_trials;
 mod crashes;
 mod end_to_end;
 mod frozen;
+mod honest;
+mod imports;
 mod injected;
 mod probes;
 mod retention;
