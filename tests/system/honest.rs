@@ -72,7 +72,9 @@ fn check(honest: Honest) {
     let found = finished.json();
     assert_eq!(found["verdict"], expected.verdict, "{honest:?}: {:#?}", above_notes(&found));
     assert_eq!(finished.code, expected.code, "{honest:?}");
-    assert_eq!(warnings(&found), expected.warnings, "{honest:?}: {:#?}", above_notes(&found));
+    let mut warned = warnings(&found);
+    warned.retain(|code| !expected.possible.contains(&code.as_str()));
+    assert_eq!(warned, expected.warnings, "{honest:?}: {:#?}", above_notes(&found));
     let rules = found["rules"].as_array().expect("a list of rules");
     let is_idle = |rule: &&Value| rule["status"] != "passed" && rule["status"] != "not_applicable";
     let idle: Vec<&Value> = rules.iter().filter(is_idle).collect();

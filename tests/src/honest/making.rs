@@ -90,7 +90,8 @@ fn planned(fault: &str, phase: &str, step: u64) -> Value {
     json!({"fault": fault, "phase": phase, "seed": "7", "step": step, "worker": null})
 }
 
-/// The process is gone before the last step, and the contract allows no other.
+/// The process is gone before the last step, and the contract allows no other: the
+/// run ends without an attempt that could do what is due at a last step.
 pub(super) fn failed() -> RunFolder {
     let run = RunFolder::tiny();
     run.edit_contract(|contract| {
@@ -100,7 +101,9 @@ pub(super) fn failed() -> RunFolder {
     let _ = run.freeze().expect_code(0);
     let _ = run.train().expect_code(128 + 9);
     let _ = run.train().expect_code(1);
-    assert_eq!(outcomes(&run, "run.end"), ["failed"]);
+    assert_eq!(outcomes(&run, "run.end"), ["budget_exhausted"]);
+    assert!(outcomes(&run, "attempt.end").is_empty(), "nobody saw the attempt end");
+    assert_eq!(of_kind(&run.entries(), "candidate.selected").count(), 0);
     run
 }
 
@@ -135,7 +138,7 @@ pub(super) fn multi_segment() -> RunFolder {
     let (max_steps, step) = (format!("/budget/max_steps={LONG}"), format!("/stopping/step={LONG}"));
     let changes = [
         "/topology/permitted_rewrites=[\"worker_count\"]",
-        "/resume={\"class\":\"operation_order_bounded\",\"test\":null,\"tolerance\":{\"max_absolute\":1e-5,\"max_relative\":1e-4}}",
+        "/resume={\"class\":\"operation_order_bounded\",\"tolerance\":{\"max_absolute\":1e-5,\"max_relative\":1e-4}}",
         "/checkpoints/every_steps=20",
         "/evaluation/streams/0/every_steps=20",
         &max_steps,

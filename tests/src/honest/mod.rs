@@ -43,6 +43,8 @@ pub struct Expected {
     pub verdict: &'static str,
     /// Codes of the warnings, each once; errors there are none.
     pub warnings: &'static [&'static str],
+    /// Codes of warnings that depend on when the clock struck.
+    pub possible: &'static [&'static str],
 }
 
 impl Honest {
@@ -82,11 +84,18 @@ impl Honest {
     #[must_use]
     pub const fn expected(self) -> Expected {
         let warnings: &[&str] = match self {
-            // Says which segments another number of workers executed.
+            // The budget ended these before their stopping rule.
+            Self::Failed | Self::BudgetStopped => &["GL209"],
+            // A segment of another number of workers claims no bits.
             Self::MultiSegment => &["GL208"],
             _ => &[],
         };
-        Expected { code: 0, verdict: "accepted", warnings }
+        let possible: &[&str] = match self {
+            // Where the last step is one that is not due, the clock made it the last.
+            Self::BudgetStopped => &["GL501"],
+            _ => &[],
+        };
+        Expected { code: 0, verdict: "accepted", warnings, possible }
     }
 }
 
