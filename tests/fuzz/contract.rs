@@ -7,8 +7,8 @@ use schemas::contract::Contract;
 use super::memory::{self, bounded};
 use super::run;
 
-/// As for entries; positions take more than values, up to a bound of their own.
-const FACTOR: usize = 640;
+/// As for entries; positions take more than values, and values are kept beside.
+const FACTOR: usize = 512;
 
 fn property(bytes: &[u8]) -> bool {
     let located = bounded(bytes, FACTOR, || parse_located(bytes, ParseOptions::without_comments()));

@@ -7,9 +7,10 @@ use serde_json::Value;
 use super::memory::bounded;
 use super::run;
 
-/// Bytes for each byte of an entry: a value of one digit and a comma takes 32,
-/// twice while its list grows, and a list of such lists a little more.
-const FACTOR: usize = 128;
+/// Bytes for each byte of an entry. The worst is an extension with objects of one
+/// member: seven bytes take a node of eleven members, some 700 bytes, and the
+/// validator reads an entry twice.
+const FACTOR: usize = 256;
 
 /// An entry as an import takes it (`ledger/src/export/check.rs`).
 fn by_writer(bytes: &[u8]) -> Option<Entry> {

@@ -14,7 +14,7 @@ use super::memory::bounded;
 use super::run;
 
 /// As for entries.
-const FACTOR: usize = 128;
+const FACTOR: usize = 256;
 
 /// Leaves of the largest tree that is made.
 const MAX_LEAVES: u64 = 70;
