@@ -13,7 +13,7 @@ use super::edit::{Edits, edited};
 use super::memory;
 
 /// Edits that an ordinary test makes: a few seconds.
-const NUM_EDITS: u64 = 10_000;
+const NUM_EDITS: u64 = 5_000;
 
 /// Bytes that decide one set of edits.
 const DECIDING_WORDS: usize = 128;

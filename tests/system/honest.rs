@@ -107,6 +107,11 @@ fn a_run_that_failed_is_accepted_as_a_record() {
 }
 
 #[test]
+fn a_run_that_its_policy_ended_is_accepted_as_a_record() {
+    check(Honest::Refused);
+}
+
+#[test]
 fn a_run_that_its_budget_stopped_is_accepted() {
     check(Honest::BudgetStopped);
 }

@@ -107,6 +107,21 @@ pub(super) fn failed() -> RunFolder {
     run
 }
 
+/// The trainer finds its cursor at another place, and the policy is to refuse.
+pub(super) fn refused() -> RunFolder {
+    let run = RunFolder::tiny();
+    run.edit_contract(|contract| {
+        contract["faults"]["recovery"] = json!("refuse");
+        contract["faults"]["plan"] = json!([planned("data_cursor_rewind", "before_forward", 7)]);
+    });
+    let _ = run.freeze().expect_code(0);
+    let _ = run.train().expect_code(1);
+    let _ = run.train();
+    assert_eq!(outcomes(&run, "attempt.end"), ["failed"]);
+    assert_eq!(outcomes(&run, "run.end"), ["refused"]);
+    run
+}
+
 pub(super) fn budget_stopped() -> RunFolder {
     let run = RunFolder::long(ENDLESS);
     run.edit_contract(|contract| contract["budget"]["max_wall_s"] = json!(BUDGET_S));

@@ -22,6 +22,8 @@ pub enum Honest {
     KilledAndResumed,
     /// Lost in its only attempt.
     Failed,
+    /// Met a fault under a policy that refuses to go on.
+    Refused,
     /// Ended by its budget of wall time before its last step.
     BudgetStopped,
     /// Begun by two workers and, after a signal, finished by one and by two.
@@ -49,10 +51,11 @@ pub struct Expected {
 
 impl Honest {
     /// Every run of the corpus.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::QuickStart,
         Self::KilledAndResumed,
         Self::Failed,
+        Self::Refused,
         Self::BudgetStopped,
         Self::MultiSegment,
         Self::DataParallel,
@@ -72,6 +75,7 @@ impl Honest {
             Self::QuickStart => making::quick_start(),
             Self::KilledAndResumed => making::killed_and_resumed(),
             Self::Failed => making::failed(),
+            Self::Refused => making::refused(),
             Self::BudgetStopped => making::budget_stopped(),
             Self::MultiSegment => making::multi_segment(),
             Self::DataParallel => making::data_parallel(),
@@ -84,8 +88,8 @@ impl Honest {
     #[must_use]
     pub const fn expected(self) -> Expected {
         let warnings: &[&str] = match self {
-            // The budget ended these before their stopping rule.
-            Self::Failed | Self::BudgetStopped => &["GL209"],
+            // Budget or policy ended these before their stopping rule.
+            Self::Failed | Self::Refused | Self::BudgetStopped => &["GL209"],
             // A segment of another number of workers claims no bits.
             Self::MultiSegment => &["GL208"],
             _ => &[],

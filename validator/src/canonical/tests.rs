@@ -47,6 +47,7 @@ fn every_other_spelling_is_found() {
     check("01", Err("an integer with a leading zero, or minus zero"));
     check("-0", Err("an integer with a leading zero, or minus zero"));
     check("9007199254740993", Err("an integer beyond 2^53"));
+    check("-9223372036854775808", Err("an integer beyond 2^53"));
     check("1.00", Err("a number is not spelled canonically"));
     check("1e2", Err("a number is not spelled canonically"));
     check("1E22", Err("a number is not spelled canonically"));
@@ -118,6 +119,7 @@ fn every_canonical_integer_is_read_quickly() {
         "9007199254740993",
         "-9007199254740992",
         "-9007199254740993",
+        "-9223372036854775808",
         "10000000000000000",
         "18446744073709551616",
         "1-",
