@@ -44,6 +44,11 @@ pub(crate) enum Command {
     VerifyHead(VerifyHeadArguments),
     /// Export entries, heads, proofs and artifacts as text, or check an export.
     Export(ExportArguments),
+    /// Make a ledger of an export again, or append to one what it lacks of it.
+    ///
+    /// Exit codes: 0 the ledger holds what the export holds; 1 the export is
+    /// refused, or the ledger says something else; 2 it could not run.
+    Import(ImportArguments),
     /// Re-derive everything from the stored bytes and give a verdict.
     ///
     /// Exit codes: 0 accepted; 1 rejected; 2 could not run; 3 tampered;
@@ -365,6 +370,21 @@ pub(crate) struct ExportArguments {
     #[arg(long, value_name = "DIR", conflicts_with = "ledger", requires = "trust")]
     pub(crate) check: Option<PathBuf>,
     /// JSON object of roles and public keys that you trust.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trust: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArguments {
+    /// The folder that `ledger export` made.
+    pub(crate) export: PathBuf,
+    /// The ledger to make, or to append to.
+    #[arg(short, long, value_name = "FILE", default_value = "run.db")]
+    pub(crate) output: PathBuf,
+    /// JSON object of roles and public keys that you trust [default: the contract's keys].
     #[arg(long, value_name = "FILE")]
     pub(crate) trust: Option<PathBuf>,
     /// Print JSON.

@@ -254,7 +254,7 @@ pub(crate) fn build(
 }
 
 /// A file that is removed, with SQLite's companions, when this is dropped.
-struct Temporary(PathBuf);
+pub(crate) struct Temporary(pub(crate) PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {

@@ -27,6 +27,12 @@ pub enum DsseError {
         /// `payload` or `sig`.
         field: &'static str,
     },
+    /// Not exactly one signature; others would be claims that nobody checked.
+    #[error("the envelope has {num_signatures} signatures, expected one")]
+    NumSignatures {
+        /// What it has.
+        num_signatures: usize,
+    },
     /// The public key is not one.
     #[error("{public:?} is not an Ed25519 public key of 64 hex digits")]
     PublicKey {
@@ -66,10 +72,11 @@ pub fn sign_detached(payload_type: &str, payload: &[u8], key: &KeyPair) -> Envel
 }
 
 /// Checks an envelope and returns its payload. `keyid` is a hint and ignored:
-/// at least one signature must verify under the given key.
+/// the one signature must verify under the given key.
 ///
 /// # Errors
-/// When the type is another, a field is not base64, or no signature verifies.
+/// When the type is another, a field is not base64, there is not one signature,
+/// or it does not verify.
 pub fn verify(envelope: &Envelope, payload_type: &str, public_hex: &str) -> Result<Vec<u8>, DsseError> {
     if envelope.payload_type != payload_type {
         return Err(DsseError::PayloadType {
@@ -78,14 +85,11 @@ pub fn verify(envelope: &Envelope, payload_type: &str, public_hex: &str) -> Resu
         });
     }
     let payload = STANDARD.decode(&envelope.payload).map_err(|_| DsseError::Base64 { field: "payload" })?;
-    let mut last = DsseError::Signature { public: public_hex.to_owned() };
-    for signature in &envelope.signatures {
-        match verify_detached(signature, payload_type, &payload, public_hex) {
-            Ok(()) => return Ok(payload),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    let [signature] = envelope.signatures.as_slice() else {
+        return Err(DsseError::NumSignatures { num_signatures: envelope.signatures.len() });
+    };
+    verify_detached(signature, payload_type, &payload, public_hex)?;
+    Ok(payload)
 }
 
 /// Checks one signature over a payload that is kept elsewhere.
@@ -133,6 +137,10 @@ mod tests {
         let mut changed = envelope.clone();
         changed.payload = STANDARD.encode(b"another");
         assert!(matches!(verify(&changed, "a/b", &key(1).public_hex()), Err(DsseError::Signature { .. })));
+        let mut twice = envelope.clone();
+        twice.signatures.extend(envelope.signatures.clone());
+        let refused = verify(&twice, "a/b", &key(1).public_hex());
+        assert_eq!(refused, Err(DsseError::NumSignatures { num_signatures: 2 }));
         let mut retyped = envelope;
         retyped.payload_type = "a/c".to_owned();
         assert!(verify(&retyped, "a/c", &key(1).public_hex()).is_err());

@@ -15,6 +15,7 @@ pub mod export;
 pub mod failpoint;
 pub mod freeze;
 pub mod head_file;
+pub mod import;
 pub mod keys;
 pub mod note;
 pub mod query;

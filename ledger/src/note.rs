@@ -15,6 +15,9 @@ use crate::tree::Hash;
 /// Largest note that is read, in bytes; a head with many cosignatures is far below.
 pub const MAX_NOTE_BYTES: usize = 64 * 1024;
 
+/// More signature lines than any head here has; bounds what a hostile one costs.
+const MAX_SIGNATURES: usize = 16;
+
 /// Signature type of Ed25519 in the key hash.
 const ED25519_TYPE: u8 = 0x01;
 
@@ -155,7 +158,7 @@ pub fn parse(note: &str) -> Result<ParsedNote, NoteError> {
     }
     let (text, signatures) = note.split_once("\n\n").ok_or(malformed("no blank line before signatures"))?;
     let mut lines = text.split('\n');
-    let origin = lines.next().filter(|line| !line.is_empty()).ok_or(malformed("no origin line"))?;
+    let origin = lines.next().filter(|line| is_name(line)).ok_or(malformed("no origin line"))?;
     let size = lines.next().and_then(parse_size).ok_or(malformed("no tree size on the second line"))?;
     let root = lines.next().and_then(|line| STANDARD.decode(line).ok());
     let root =
@@ -166,6 +169,9 @@ pub fn parse(note: &str) -> Result<ParsedNote, NoteError> {
     let signatures = signatures.strip_suffix('\n').ok_or(malformed("the last line is not complete"))?;
     let signatures: Option<Vec<NoteSignature>> = signatures.split('\n').map(parse_signature).collect();
     let signatures = signatures.ok_or(malformed("a signature line that is not one"))?;
+    if signatures.len() > MAX_SIGNATURES {
+        return Err(malformed("more than 16 signature lines"));
+    }
     let head = TreeHead { origin: origin.to_owned(), size, root };
     Ok(ParsedNote { head, signatures, text: format!("{text}\n") })
 }
@@ -197,6 +203,12 @@ pub fn verify(note: &str, public_hex: &str) -> Result<TreeHead, NoteError> {
     })
 }
 
+/// C2SP forbids white space and plus signs in the name of a key, which the
+/// origin is here.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '+')
+}
+
 fn parse_size(line: &str) -> Option<u64> {
     let size: u64 = line.parse().ok()?;
     (size.to_string() == line && size <= MAX_JSON_INTEGER).then_some(size)
@@ -206,7 +218,7 @@ fn parse_signature(line: &str) -> Option<NoteSignature> {
     let (name, encoded) = line.strip_prefix("\u{2014} ")?.split_once(' ')?;
     let bytes = STANDARD.decode(encoded).ok()?;
     let (key_hash, signature) = bytes.split_first_chunk::<4>()?;
-    let valid = !name.is_empty() && !signature.is_empty();
+    let valid = is_name(name) && !signature.is_empty();
     valid.then(|| NoteSignature { name: name.to_owned(), key_hash: *key_hash, signature: signature.to_vec() })
 }
 

@@ -396,6 +396,13 @@ impl Store {
         Ok(work(&mut appending))
     }
 
+    /// Whether an artifact is stored.
+    pub(crate) fn has_artifact(&mut self, digest: &[u8; 32]) -> Result<bool, StoreError> {
+        let query = sqlx::query_scalar("SELECT count(*) FROM artifacts WHERE digest = ?").bind(&digest[..]);
+        let counted: Result<i64, _> = self.runtime.block_on(query.fetch_one(&mut self.connection));
+        counted.map(|num| num > 0).map_err(|source| self.failed("reading the artifacts", source))
+    }
+
     /// Inserts artifacts by their BLAKE3 digests; equal ones are stored once.
     pub(crate) fn insert_artifacts(&mut self, artifacts: &[(&[u8; 32], &[u8])]) -> Result<(), StoreError> {
         let Self { connection, path, runtime } = self;

@@ -134,7 +134,13 @@ fn floats_keep_their_bits_and_have_one_spelling() {
         assert_eq!(read.0.to_bits(), bits, "{spelling}");
         canonical::check_entry_json(spelling.as_bytes()).expect("canonical");
         if let Some(ecmascript) = case["ecmascript"].as_str() {
-            let written = canonical::contract_json(&serde_json::json!(value.0)).expect("finite");
+            let written = canonical::contract_json(&serde_json::json!(value.0));
+            let is_integer = !ecmascript.contains(['.', 'e']);
+            if is_integer && value.0.abs() > 9_007_199_254_740_992.0 {
+                assert!(written.is_err(), "an integer beyond 2^53 does not occur in contracts: {ecmascript}");
+                continue;
+            }
+            let written = written.expect("finite");
             assert_eq!(String::from_utf8_lossy(&written), ecmascript);
             let read: f64 = serde_json::from_str(ecmascript).expect("readable");
             // RFC 8785 gives up the sign of zero, and nothing else.

@@ -9,6 +9,7 @@ pub mod dump;
 pub mod forgery;
 pub mod graph;
 pub mod mutations;
+pub mod honest;
 pub mod object_server;
 pub mod programs;
 pub mod proxy;

@@ -43,16 +43,6 @@ impl RunFolder {
         Self::init(&["--lipsum"])
     }
 
-    /// [`Self::tiny`] for so many workers.
-    ///
-    /// # Panics
-    /// When `ledger init` fails.
-    #[must_use]
-    #[track_caller]
-    pub fn by_workers(num_workers: u32) -> Self {
-        Self::init(&["--lipsum", "--workers", &num_workers.to_string()])
-    }
-
     /// [`Self::tiny`] with `num_steps` updates and a checkpoint at every 20th:
     /// long enough to be interrupted for certain. Nothing is frozen yet.
     ///
@@ -105,18 +95,16 @@ impl RunFolder {
         Self::init(&["--lipsum"].into_iter().chain(set).collect::<Vec<_>>())
     }
 
-    /// [`Self::with`] for so many processes that share the work. Nothing is
-    /// frozen yet.
+    /// [`Self::with`] for so many workers.
     ///
     /// # Panics
     /// When `ledger init` fails.
     #[must_use]
     #[track_caller]
-    pub fn shared(num_workers: u32, changes: &[&str]) -> Self {
+    pub fn by_workers(num_workers: u32, changes: &[&str]) -> Self {
         let num_workers = num_workers.to_string();
-        let fixed = ["--lipsum", "--workers", &num_workers];
         let set = changes.iter().flat_map(|change| ["--set", change]);
-        Self::init(&fixed.into_iter().chain(set).collect::<Vec<_>>())
+        Self::init(&["--lipsum", "--workers", &num_workers].into_iter().chain(set).collect::<Vec<_>>())
     }
 
     #[track_caller]

@@ -15,6 +15,8 @@ mod diff;
 mod end_to_end;
 mod frozen;
 mod incremental;
+mod honest;
+mod imports;
 mod injected;
 mod mutations;
 mod named_mutations;

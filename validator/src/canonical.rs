@@ -255,9 +255,8 @@ impl Scanner<'_> {
         }
         let text = &self.bytes[start..self.at];
         let at_start = |what| Problem { offset: start, what };
-        // Contracts spell integers and floats alike; one that a double cannot
-        // hold does not have the shortest digits.
-        if !is_float && self.dialect == Dialect::Entry {
+        // Contracts spell integers and floats alike, and have none beyond 2^53.
+        if !is_float {
             return read_integer(text).map(|_| ()).map_err(at_start);
         }
         self.floats.read(text).map(|_| ()).map_err(at_start)

@@ -21,6 +21,8 @@ mod error;
 pub mod evidence;
 mod form;
 pub mod frozen;
+#[doc(hidden)]
+pub mod fuzzing;
 mod heads;
 mod logical;
 pub mod note;

@@ -17,6 +17,9 @@ const ED25519_TYPE: u8 = 0x01;
 /// More lines than any honest note has; bounds what a hostile one costs.
 const MAX_SIGNATURES: usize = 16;
 
+/// Longest note that is read, in bytes; one with all its lines is far below.
+const MAX_NOTE_BYTES: usize = 64 * 1024;
+
 /// One signature line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoteSignature {
@@ -73,7 +76,7 @@ impl Note {
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, &[u8]), NoteError> {
         let mut lines = Lines { rest: bytes, line: 0 };
         let origin = lines.take()?.to_owned();
-        if origin.is_empty() || origin.chars().any(|c| c.is_whitespace() || c == '+' || c.is_control()) {
+        if !is_name(&origin) {
             return Err(lines.error("the origin is empty or has white space or `+` in it"));
         }
         let size_text = lines.take()?.to_owned();
@@ -96,6 +99,9 @@ impl Note {
         }
         if signatures.is_empty() {
             return Err(NoteError { line: lines.line + 1, what: "no signature line" });
+        }
+        if bytes.len() - lines.rest.len() > MAX_NOTE_BYTES {
+            return Err(lines.error("the note is longer than 64 KiB"));
         }
         let text = format!("{origin}\n{size_text}\n{root_text}\n");
         Ok((Self { origin, root, signatures, size, text }, lines.rest))
@@ -150,7 +156,17 @@ impl<'a> Lines<'a> {
 
 fn parse_decimal(text: &str) -> Option<u64> {
     let is_plain = text == "0" || (!text.starts_with('0') && !text.is_empty());
-    if is_plain && text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+    if !is_plain || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // A larger one could not be the index of an entry.
+    text.parse().ok().filter(|size| *size <= schemas::MAX_JSON_INTEGER)
+}
+
+/// Whether a text can be an origin, which is the name of a key: not empty, and
+/// without white space, `+` and control characters.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c == '+' || c.is_control())
 }
 
 /// Standard base64 in its one canonical spelling.
@@ -163,7 +179,7 @@ fn parse_signature(line: &str) -> Option<NoteSignature> {
     let (name, encoded) = line.strip_prefix(SIGNATURE_PREFIX)?.split_once(' ')?;
     let bytes = decode_base64(encoded)?;
     let (key_hash, signature) = bytes.split_first_chunk::<4>()?;
-    if name.is_empty() || signature.is_empty() {
+    if !is_name(name) || signature.is_empty() {
         return None;
     }
     Some(NoteSignature { key_hash: *key_hash, name: name.to_owned(), signature: signature.to_vec() })

@@ -8,6 +8,7 @@ mod export;
 mod freeze;
 mod get;
 mod handoff;
+mod import;
 mod init;
 mod keygen;
 mod list;
@@ -45,6 +46,7 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::Query(arguments) => query::run(&arguments),
         Command::VerifyHead(arguments) => verify_head::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
+        Command::Import(arguments) => import::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Rule(arguments) => rule::run(&arguments),
         Command::Rules(arguments) if arguments.coverage => coverage::run(&arguments),

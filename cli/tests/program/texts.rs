@@ -52,6 +52,7 @@ fn help_names_every_command_and_its_exit_codes() {
         "query",
         "verify-head",
         "export",
+        "import",
         "audit",
         "rule",
         "rules",

@@ -122,6 +122,9 @@ pub fn contract_json(value: &Value) -> Result<Vec<u8>, CanonicalError> {
     serde_json_canonicalizer::to_vec(value).map_err(CanonicalError::Serialize)
 }
 
+/// Floats that RFC 8785 spells as integers beyond 2^53: from the next one above.
+const SPELLED_AS_INTEGER: (f64, f64) = (9_007_199_254_740_994.0, 1e21);
+
 fn check_contract_value(value: &Value, pointer: &mut String, depth: usize) -> Result<(), CanonicalError> {
     if depth >= MAX_DEPTH && (value.is_array() || value.is_object()) {
         return Err(CanonicalError::Depth);
@@ -130,7 +133,11 @@ fn check_contract_value(value: &Value, pointer: &mut String, depth: usize) -> Re
     match value {
         Value::Number(number) => {
             let magnitude = number.as_u64().or_else(|| number.as_i64().map(i64::unsigned_abs));
-            if magnitude.is_some_and(|magnitude| magnitude > MAX_JSON_INTEGER) {
+            // Below 1e21 a float without a fraction is spelled as an integer.
+            let spelled_beyond =
+                |float: f64| (SPELLED_AS_INTEGER.0..SPELLED_AS_INTEGER.1).contains(&float.abs());
+            let is_float_beyond = magnitude.is_none() && number.as_f64().is_some_and(spelled_beyond);
+            if is_float_beyond || magnitude.is_some_and(|magnitude| magnitude > MAX_JSON_INTEGER) {
                 return Err(CanonicalError::Integer { pointer: pointer.clone(), value: number.to_string() });
             }
         }
@@ -483,6 +490,11 @@ mod tests {
         let error =
             contract_json(&json!({ "a/b": [1, 9_007_199_254_740_993_u64] })).expect_err("beyond 2^53");
         assert!(error.to_string().starts_with("/a~1b/1: integer 9007199254740993"), "{error}");
+        for (float, is_refused) in
+            [(9_007_199_254_740_992.0, false), (1e17, true), (-1e20, true), (1e21, false)]
+        {
+            assert_eq!(contract_json(&json!([float])).is_err(), is_refused, "{float}");
+        }
     }
 
     #[test]

@@ -136,13 +136,7 @@ impl<'c> Appending<'c> {
         rows: &[NewRow],
         sign: impl FnOnce() -> Option<HeadRow>,
     ) -> Result<Option<HeadRow>, StoreError> {
-        self.append(rows).map_err(|error| match error {
-            AppendError::Database(source) => self.failed("appending entries", source),
-            AppendError::Differs(index) => {
-                let what = "the row that was stored is not the one that was hashed".to_owned();
-                StoreError::Row { path: self.path.to_owned(), index, what }
-            }
-        })?;
+        self.append_rows(rows)?;
         failpoint::pass("entry.inserted");
         let head = sign();
         if let Some(head) = &head {
@@ -150,6 +144,33 @@ impl<'c> Appending<'c> {
             failpoint::pass("head.signed");
         }
         Ok(head)
+    }
+
+    /// Inserts rows of another copy of the ledger and the heads over them, in one
+    /// transaction. Nothing is signed here.
+    pub(crate) fn commit_copied(&mut self, rows: &[NewRow], heads: &[HeadRow]) -> Result<(), StoreError> {
+        self.execute("BEGIN IMMEDIATE", "beginning a transaction")?;
+        let committed = self.append_rows(rows).and_then(|()| {
+            for head in heads {
+                self.insert_head(head).map_err(|source| self.failed("storing a head", source))?;
+            }
+            self.execute("COMMIT", "committing")
+        });
+        if committed.is_err() && !self.connection.is_autocommit() {
+            // What failed first is what is told.
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        committed
+    }
+
+    fn append_rows(&mut self, rows: &[NewRow]) -> Result<(), StoreError> {
+        self.append(rows).map_err(|error| match error {
+            AppendError::Database(source) => self.failed("appending entries", source),
+            AppendError::Differs(index) => {
+                let what = "the row that was stored is not the one that was hashed".to_owned();
+                StoreError::Row { path: self.path.to_owned(), index, what }
+            }
+        })
     }
 
     fn insert_head(&mut self, head: &HeadRow) -> rusqlite::Result<()> {

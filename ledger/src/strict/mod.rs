@@ -187,7 +187,8 @@ fn pointer_for_people(pointer: &str) -> &str {
 pub struct Located {
     /// The document.
     pub value: Value,
-    /// Start of every value, by pointer.
+    /// Start of every value, by pointer; of a document with very many, of the
+    /// first ones.
     pub positions: BTreeMap<String, Position>,
 }
 

@@ -8,6 +8,13 @@ use super::{COMMENT_KEY, ParseOptions, Position, StrictError, StrictErrorKind, p
 /// Longest quotation of the document in an error.
 const MAX_QUOTED_CHARS: usize = 40;
 
+/// What positions may take in memory: far more than those of a document that a
+/// person writes. Values beyond have none, and are reported at an ancestor.
+const MAX_POSITION_BYTES: usize = 16 * 1024 * 1024;
+
+/// What a position takes beside its pointer, about.
+const POSITION_BYTES: usize = 128;
+
 /// Reads a document; `offsets` receives pointer and byte offset of each value.
 pub(super) fn scan(
     bytes: &[u8],
@@ -26,7 +33,8 @@ pub(super) fn scan(
         Ok(text) => text,
         Err(error) => return fail(StrictErrorKind::NotUtf8, position_at(bytes, error.valid_up_to())),
     };
-    let mut scanner = Scanner { text, at: 0, options, pointer: String::new(), depth: 0, offsets };
+    let mut scanner =
+        Scanner { text, at: 0, options, pointer: String::new(), depth: 0, offsets, position_bytes: 0 };
     let value = scanner.document().map_err(|kind| StrictError {
         kind,
         pointer: scanner.pointer.clone(),
@@ -45,6 +53,8 @@ struct Scanner<'a> {
     pointer: String,
     depth: usize,
     offsets: Option<&'a mut Vec<(String, usize)>>,
+    /// What `offsets` takes so far.
+    position_bytes: usize,
 }
 
 impl Scanner<'_> {
@@ -60,7 +70,11 @@ impl Scanner<'_> {
     fn value(&mut self) -> Scanned<Value> {
         self.skip_space();
         if let Some(offsets) = &mut self.offsets {
-            offsets.push((self.pointer.clone(), self.at));
+            // One long name above many values would take a copy of it for each.
+            self.position_bytes += POSITION_BYTES + self.pointer.len();
+            if self.position_bytes <= MAX_POSITION_BYTES {
+                offsets.push((self.pointer.clone(), self.at));
+            }
         }
         match self.byte() {
             Some(b'{') => self.nested(Self::object),

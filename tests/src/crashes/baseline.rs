@@ -73,7 +73,7 @@ impl Baseline {
         let of_mode = |mode| Variant::new(RunFolder::tiny(), mode, is_instrumented);
         let variants = [of_mode("synchronous")?, of_mode("asynchronous")?];
         // Its points are those of one process.
-        let with_workers = Variant::new(RunFolder::by_workers(NUM_WORKERS), "synchronous", false)?;
+        let with_workers = Variant::new(RunFolder::by_workers(NUM_WORKERS, &[]), "synchronous", false)?;
         ensure!(
             variants[0].identity.model == variants[1].identity.model,
             "the save mode changed the model, which nothing here is about"

@@ -159,7 +159,7 @@ fn odd() -> RunFolder {
 }
 
 fn shared() -> RunFolder {
-    let run = RunFolder::shared(2, &["/topology/collective/replica_digest_every_steps=2"]);
+    let run = RunFolder::by_workers(2, &["/topology/collective/replica_digest_every_steps=2"]);
     let _ = run.freeze().expect_code(0);
     let _ = run.train().expect_code(0);
     run

@@ -180,8 +180,11 @@ impl Token {
         let num_digits = self.length - first;
         let is_formed = text.get(first) != Some(&b'0') || self.length == 1;
         let is_small = (1..=16).contains(&num_digits) && self.digits <= schemas::MAX_JSON_INTEGER;
-        let value = self.digits.cast_signed();
-        (is_formed && is_small).then_some(if self.negative { -value } else { value })
+        // Not before: the digits may have wrapped to a number without a negative.
+        (is_formed && is_small).then(|| {
+            let value = self.digits.cast_signed();
+            if self.negative { -value } else { value }
+        })
     }
 }
 

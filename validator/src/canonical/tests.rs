@@ -47,6 +47,7 @@ fn every_other_spelling_is_found() {
     check("01", Err("an integer with a leading zero, or minus zero"));
     check("-0", Err("an integer with a leading zero, or minus zero"));
     check("9007199254740993", Err("an integer beyond 2^53"));
+    check("-9223372036854775808", Err("an integer beyond 2^53"));
     check("1.00", Err("a number is not spelled canonically"));
     check("1e2", Err("a number is not spelled canonically"));
     check("1E22", Err("a number is not spelled canonically"));
@@ -63,6 +64,9 @@ fn contract_json_follows_ecmascript() {
     assert!(check_contract_json(br#"{"a":0.000001,"b":1e+21,"c":1}"#).is_ok());
     assert!(check_contract_json(b"1.0").is_err());
     assert!(check_contract_json(b"1e-6").is_err());
+    assert!(check_contract_json(b"9007199254740992").is_ok());
+    assert!(check_contract_json(b"9007199254740994").is_err(), "no integer beyond 2^53, whatever it means");
+    assert!(check_contract_json(b"-0").is_err());
     // RFC 8785 sorts by UTF-16: U+1F600 (a surrogate pair) before U+FB33.
     assert!(check_contract_json("{\"\u{1f600}\":1,\"\u{fb33}\":2}".as_bytes()).is_ok());
     assert!(check_contract_json("{\"\u{fb33}\":2,\"\u{1f600}\":1}".as_bytes()).is_err());
@@ -115,6 +119,7 @@ fn every_canonical_integer_is_read_quickly() {
         "9007199254740993",
         "-9007199254740992",
         "-9007199254740993",
+        "-9223372036854775808",
         "10000000000000000",
         "18446744073709551616",
         "1-",

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use schemas::body::{Body, CheckpointStage, Halves, Kind, ObservedFault, StepDet};
+use schemas::body::{Body, CheckpointStage, Halves, Kind, ObservedFault, Outcome as RunOutcome, StepDet};
 use schemas::contract::Recovery;
 use schemas::digest::Digest;
 use schemas::entry::Entry;
@@ -317,12 +317,27 @@ pub(crate) struct LastStep {
     position: Position,
     /// Whether the run has ended.
     pub(crate) is_over: bool,
+    /// How the last attempt ended; none while it runs, or where it vanished.
+    attempt_outcome: Option<RunOutcome>,
 }
 
 impl LastStep {
     pub(crate) fn entry(&mut self, entry: &Entry) {
         self.position.entry(entry);
-        self.is_over |= entry.body.kind() == Kind::RunEnd;
+        match &entry.body {
+            Body::AttemptStart(_) => self.attempt_outcome = None,
+            Body::AttemptEnd(halves) => self.attempt_outcome = Some(halves.det.outcome),
+            Body::RunEnd(_) => self.is_over = true,
+            _ => {}
+        }
+    }
+
+    /// Whether the run has ended and its last attempt reached that end. A run that
+    /// was lost (its last attempt failed or vanished, and no other is allowed) had
+    /// nobody left to do what is due at a last step; it selects nothing.
+    pub(crate) const fn is_reached(&self) -> bool {
+        self.is_over
+            && matches!(self.attempt_outcome, Some(RunOutcome::Completed | RunOutcome::BudgetExhausted))
     }
 
     /// Completed updates of the logical run.

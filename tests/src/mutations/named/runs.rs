@@ -190,7 +190,7 @@ fn half(contract: &mut Value) {
 }
 
 fn workers() -> RunFolder {
-    let run = RunFolder::shared(2, &[]);
+    let run = RunFolder::by_workers(2, &[]);
     run.edit_contract(|contract| {
         contract["dropout_draws"] = json!({"scheme": "philox_stream/1"});
         contract["topology"]["collective"]["replica_digest_every_steps"] = json!(5);

@@ -1,7 +1,7 @@
 //! The run ended where its stopping rule says, or its budget.
 
 use schemas::body::{Body, Outcome as RunOutcome};
-use schemas::contract::{Contract, StoppingRule};
+use schemas::contract::{Contract, Recovery, StoppingRule};
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -75,6 +75,10 @@ impl Stop<'_> {
             }
             RunOutcome::BudgetExhausted => {
                 let message = "the budget ended the run before its stopping rule";
+                sink.warning(at(), message, format!("step {latest}"), format!("step {step}"));
+            }
+            RunOutcome::Refused if self.contract.faults.recovery == Recovery::Refuse => {
+                let message = "the recovery policy ended the run before its stopping rule";
                 sink.warning(at(), message, format!("step {latest}"), format!("step {step}"));
             }
             other => {

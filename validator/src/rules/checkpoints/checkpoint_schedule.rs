@@ -19,7 +19,7 @@ declare_rule!(
     {
         code: "GL601",
         name: "checkpoint-schedule",
-        what: "A validated checkpoint exists for step 0, every multiple of the contract's interval and the last step, and none is \
+        what: "A validated checkpoint exists for step 0, every multiple of the contract's interval and the last step (of a run that was not lost), and none is \
                requested at another step; but where the contract saves inside of accumulation windows, an attempt that ends before \
                the run does may save where it ends.",
         why: "A missing checkpoint removes a candidate and a point of comparison; an additional one widens the choice.",
@@ -97,7 +97,8 @@ impl Check for Schedule<'_> {
 
     fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
         let (last_step, every_steps) = (self.last.step(), self.contract.checkpoints.every_steps);
-        let is_over = self.last.is_over;
+        // One that was lost may have been lost in the save of its last step.
+        let is_over = self.last.is_reached();
         for (index, step) in self.unscheduled.iter().filter(|(_, step)| !(is_over && *step == last_step)) {
             // Of an unfinished run this may be the last step.
             if is_over || *step != last_step {

@@ -20,8 +20,8 @@ declare_rule!(
     {
         code: "GL501",
         name: "evaluation-schedule",
-        what: "Each stream is evaluated at step 0, at every multiple of its interval, and at the last step, once by an attempt \
-               that passes the step, before its checkpoint, and at no other step.",
+        what: "Each stream is evaluated at step 0, at every multiple of its interval, and at the last step (of a run that \
+               was not lost), once by an attempt that passes the step, before its checkpoint, and at no other step.",
         why: "Evaluating more often and keeping the best is another selection rule; leaving out a bad evaluation hides it.",
         remedy: "None for a finished run. Evaluate as the contract says, or freeze another schedule.",
         reference: "docs/FORMAT.md, \"Evaluation, checkpoint and candidate steps\"",
@@ -186,7 +186,7 @@ impl Check for Schedule<'_> {
                 sink.rejected(At::entry(*index, "/step"), message, expected, at_step);
             }
         }
-        if self.last.is_over && self.last_complete != Some(step) {
+        if self.last.is_reached() && self.last_complete != Some(step) {
             let message = format!("not every stream was evaluated at the last step {step}");
             let actual = self.last_complete.map_or("never".to_owned(), |step| format!("last at step {step}"));
             sink.rejected(At::place("ledger"), message, format!("every stream at step {step}"), actual);

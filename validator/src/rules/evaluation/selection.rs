@@ -17,7 +17,7 @@ declare_rule!(
     {
         code: "GL507",
         name: "selection",
-        what: "One candidate is selected, after the last step and the last admission (another selection counts instead where a \
+        what: "One candidate is selected in a run that was not lost, after the last step and the last admission (another selection counts instead where a \
                checkpoint of the family was quarantined after an earlier one): the one whose value of the frozen stream is best in the frozen \
                direction, the earliest among equals, never one that is not finite, out of the whole family.",
         why: "A choice made by any other rule, after the values were known, can be made to fit the claim.",
@@ -141,7 +141,7 @@ impl Check for Choice<'_> {
         }
         match selected.last() {
             Some(selected) => self.judge(selected, sink),
-            None if last.is_over => {
+            None if last.is_reached() => {
                 let mut values = self.candidates.family().filter_map(|(step, _)| values.get(&step));
                 let has_finite = values.any(|value| value.is_finite());
                 if has_finite {
