@@ -66,7 +66,8 @@ fn example() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../preregistration/example-campaign.json")
 }
 
-const DROPOUT: [&str; 2] = ["--set", "/architecture/dropout=0.2"];
+/// What makes the preset's contract one of the arm `dry`.
+const DRY: [&str; 2] = ["--set", "/architecture/dropout=0"];
 
 #[test]
 fn the_example_is_frozen_and_its_runs_are_bound() {
@@ -93,16 +94,16 @@ fn the_example_is_frozen_and_its_runs_are_bound() {
     campaign.frozen("plain-2", "plain", "2", &[]);
     let added = campaign.add("plain-2", &["--purpose", "confirmation", "--json"]).expect_code(0).json();
     assert_eq!(added["run"]["trial"], 2);
-    campaign.frozen("dropout-1", "dropout", "1", &DROPOUT);
-    let _ = campaign.add("dropout-1", &["--purpose", "confirmation"]).expect_code(0);
-    campaign.frozen("tuning", "dropout", "9", &[&DROPOUT[..], &["--trial", "2"]].concat());
+    campaign.frozen("dry-1", "dry", "1", &DRY);
+    let _ = campaign.add("dry-1", &["--purpose", "confirmation"]).expect_code(0);
+    campaign.frozen("tuning", "dry", "9", &[&DRY[..], &["--trial", "2"]].concat());
     let tuned = campaign.add("tuning", &["--purpose", "tuning"]).expect_code(0);
-    assert!(tuned.stdout.contains("as    dropout tuning trial 2 seed 9 level 0"), "{tuned}");
+    assert!(tuned.stdout.contains("as    dry tuning trial 2 seed 9 level 0"), "{tuned}");
 
     let list = campaign.list();
     assert_eq!(list["runs"].as_array().map(Vec::len), Some(4));
     let missing = json!([
-        {"arm": "plain", "seed": "3"}, {"arm": "dropout", "seed": "2"}, {"arm": "dropout", "seed": "3"}
+        {"arm": "plain", "seed": "3"}, {"arm": "dry", "seed": "2"}, {"arm": "dry", "seed": "3"}
     ]);
     assert_eq!(list["missing_confirmations"], missing);
     let text = campaign.ledger(&["campaign", "list", "campaign.db"]).expect_code(0).stdout;
@@ -111,7 +112,7 @@ fn the_example_is_frozen_and_its_runs_are_bound() {
 
     // The verbs for any ledger know a campaign's.
     let entries = campaign.ledger(&["list", "campaign.db", "--kind", "campaign.run"]).expect_code(0).stdout;
-    assert!(entries.lines().count() == 4 && entries.contains("dropout tuning trial 2"), "{entries}");
+    assert!(entries.lines().count() == 4 && entries.contains("dry tuning trial 2"), "{entries}");
     let _ = campaign.ledger(&["verify-head", "campaign.db"]).expect_code(0);
 }
 
@@ -126,7 +127,7 @@ fn what_is_refused_changes_nothing() {
     let freeze = campaign.ledger(&["campaign", "freeze", "question.json"]);
     freeze.expect_complaint(2, "campaign.db", &["never overwritten", "--output"]);
     let unknown = campaign.init("other", "sgd", "1", &[]);
-    unknown.expect_complaint(2, "campaign.db", &["\"sgd\" is no arm", "plain, dropout"]);
+    unknown.expect_complaint(2, "campaign.db", &["\"sgd\" is no arm", "plain, dry"]);
     let list = campaign.ledger(&["campaign", "list", "plain-1/run.db"]);
     list.expect_complaint(2, "plain-1/run.db", &["not that of a campaign", "ledger campaign freeze"]);
     assert_eq!(before, dump::files(campaign.path()).expect("readable"), "a refusal changed files");
@@ -147,7 +148,7 @@ fn a_contract_that_does_not_fit_is_refused_with_its_place() {
     let campaign = Campaign::new();
     // The rung is there, and so is the ladder's end.
     let level = ["--rescue-level", "2"];
-    let refused = campaign.init("dropout-1", "dropout", "1", &[&DROPOUT[..], &level].concat());
+    let refused = campaign.init("dry-1", "dry", "1", &[&DRY[..], &level].concat());
     refused.expect_complaint(1, "contract.json", &["/membership/rescue_level", "has 1 levels"]);
     let seeds = campaign.init("seeds", "plain", "1", &["--set", "/seeds/dropout=\"2\""]);
     seeds.expect_complaint(1, "contract.json", &["/seeds", "one seed"]);
@@ -171,10 +172,10 @@ fn a_preregistration_that_decides_nothing_is_refused() {
         "\"seeds\": [\"1\", \"2\", \"2\"]",
         &["/seeds/2", "earlier seed"],
     );
-    check("\"num_trials\": 2", "\"num_trials\": 9", &["/arms/1/tuning/unequal_because", "9 of 50000"]);
+    check("\"num_trials\": 2", "\"num_trials\": 9", &["/arms/1/tuning/unequal_because", "9 of 1280"]);
     check("\"scope\": []", "\"scope\": [\"width\"]", &["/claims/0/scope/0", "not among the axes"]);
     check("\"quality\"", "\"throughput\"", &["/claims/0/dimension", "unknown variant"]);
-    check("\"threshold\": 5.0", "\"threshold\": NaN", &["/metric/threshold", "NaN"]);
+    check("\"threshold\": 7.2", "\"threshold\": NaN", &["/metric/threshold", "NaN"]);
     let checked =
         run(LEDGER, folder.path(), &["schema", "preregistration", "--check", &example().to_string_lossy()]);
     // Its keys are filled in at the freeze.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use ledger::reader::Reader;
 use schemas::body::Body;
-use schemas::contract::{Architecture, Contract, FileBinding, Initialization};
+use schemas::contract::{Architecture, Contract, FileBinding, Initialization, Membership};
 use schemas::data::DataManifest;
 use schemas::entry::LedgerKind;
 use serde_json::{Value, json};
@@ -45,6 +45,7 @@ pub(crate) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
     print(format!("contract    {} ({})", frozen.digest, frozen.contract.name))?;
     print(format!("signed by   {}", frozen.signature.keyid))?;
     print(format!("purpose     {}", frozen.contract.purpose.statement))?;
+    print_membership(&frozen.contract)?;
     print_version(&frozen.contract)?;
     print_lineage(&frozen.contract)?;
     print_data(&frozen.contract, manifest.as_ref())?;
@@ -162,6 +163,14 @@ fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
+}
+
+/// The place in a campaign, for a run that has one.
+fn print_membership(contract: &Contract) -> Result<(), Failure> {
+    let Membership::Campaign { arm, campaign, rescue_level, trial, .. } = &contract.membership else {
+        return Ok(());
+    };
+    print(format!("campaign    {campaign}, arm {arm}, trial {trial}, rescue level {rescue_level}"))
 }
 
 fn print_version(contract: &Contract) -> Result<(), Failure> {

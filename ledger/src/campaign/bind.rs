@@ -74,14 +74,7 @@ pub fn bind(request: &BindRequest, keys: &KeyRing) -> Result<Bound, BindError> {
     // Two that bind at once would each take the last place; the lock is held
     // from before the campaign is read until the entry is written.
     let recorder = Recorder::open(&request.campaign, owner)?;
-    let decided = decide(request);
-    let (bound, record) = match decided {
-        Ok(decided) => decided,
-        Err(error) => {
-            recorder.close()?;
-            return Err(error);
-        }
-    };
+    let (bound, record) = decide(request)?;
     let receipt = record.map(|record| recorder.append_durable(record)).transpose()?;
     recorder.close()?;
     Ok(Bound { receipt, ..bound })

@@ -8,8 +8,10 @@ use ledger::freeze::{
     CheckedPreregistration, FreezeProblem, PreregistrationError, PreregistrationRequest,
     check_preregistration,
 };
+use ledger::keys::Role;
 use ledger::strict::{ParseOptions, parse};
 use schemas::campaign::CampaignKeys;
+use schemas::contract::PublicKey;
 use serde_json::{Value, json};
 
 use crate::campaign_arguments::CampaignFreezeArguments;
@@ -35,7 +37,7 @@ pub(crate) fn run(arguments: &CampaignFreezeArguments) -> Result<u8, Failure> {
             let made = key_folder::make_missing(&keys)?;
             key_folder::say_made(&keys, &made);
         }
-        request.keys_when_null = campaign_keys(&keys, arguments.check)?;
+        request.keys_when_null = Some(if arguments.check { other_keys()? } else { campaign_keys(&keys)? });
     }
     if arguments.check {
         return run_check(&request, arguments.json, started);
@@ -89,7 +91,14 @@ fn run_check(request: &PreregistrationRequest, json: bool, started: Instant) -> 
         Err(error) => return refuse(error, path, json),
     };
     if json {
-        print_json("campaign-freeze", json!({"digest": checked.digest, "frozen": false, "problems": []}))?;
+        let nothing = Value::Null;
+        print_json(
+            "campaign-freeze",
+            json!({
+                "campaign": nothing, "digest": nothing, "frozen": false, "ledger": nothing,
+                "preregistration": nothing, "problems": []
+            }),
+        )?;
     } else {
         print(format!("{}: nothing is wrong", path.display()))?;
     }
@@ -117,13 +126,24 @@ fn leaves_keys_to_freeze(preregistration: &Path) -> bool {
         .is_ok_and(|value| value.get("keys").is_some_and(Value::is_null))
 }
 
-/// The keys of a folder; `None` for a check where it has none.
-fn campaign_keys(folder: &Path, may_lack: bool) -> Result<Option<CampaignKeys>, Failure> {
-    match key_folder::contract_keys(folder) {
-        Ok(keys) => Ok(Some(CampaignKeys { owner: keys.owner, validator: keys.validator })),
-        Err(_) if may_lack => Ok(None),
-        Err(failure) => Err(failure),
+fn campaign_keys(folder: &Path) -> Result<CampaignKeys, Failure> {
+    let keys = key_folder::contract_keys(folder)?;
+    Ok(CampaignKeys { owner: keys.owner, validator: keys.validator })
+}
+
+/// Keys in the place of those that a freeze would make or find, for a check
+/// that makes nothing; they are gone with it.
+fn other_keys() -> Result<CampaignKeys, Failure> {
+    let folder = tempfile::tempdir()?;
+    for role in [Role::Owner, Role::Validator] {
+        key_folder::make(folder.path(), role)?;
     }
+    let ring = key_folder::open(folder.path())?;
+    let public = |role: Role| -> Result<PublicKey, Failure> {
+        let file = ring.public(role)?;
+        Ok(PublicKey { host: file.host, public: file.public })
+    };
+    Ok(CampaignKeys { owner: public(Role::Owner)?, validator: public(Role::Validator)? })
 }
 
 /// Says what was refused; the exit code.

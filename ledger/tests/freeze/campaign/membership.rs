@@ -112,7 +112,10 @@ fn what_the_preregistration_does_not_have_is_refused() {
     );
     check(
         |fixture| {
-            fixture.set("/evaluation/streams/0/direction", json!("maximize"));
+            let pointers = ["/evaluation/streams/0/name", "/selection/stream", "/quality_target/stream"];
+            for pointer in pointers {
+                fixture.set(pointer, json!("other"));
+            }
         },
         &["/evaluation/streams: has no stream \"val\""],
     );
