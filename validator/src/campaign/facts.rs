@@ -127,7 +127,7 @@ impl Collector {
                 grow(&mut self.costs.cpu_us, halves.obs.cost.cpu_us);
                 match halves.obs.cost.energy_j {
                     Some(joules) => {
-                        self.costs.energy_j = self.costs.energy_j.map(|sum| sum.saturating_add(joules))
+                        self.costs.energy_j = self.costs.energy_j.map(|sum| sum.saturating_add(joules));
                     }
                     None => self.has_energy = false,
                 }
