@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use system_tests::dump;
-use system_tests::programs::{Finished, LEDGER, run};
+use system_tests::programs::{Finished, LEDGER, TRAINER, run};
 use system_tests::run_folder::copy_folder;
 use tempfile::TempDir;
 
@@ -193,4 +193,57 @@ fn a_folder_that_moved_is_the_same_campaign() {
     assert_eq!(elsewhere.list(), campaign.list());
     let same = elsewhere.add("plain-1", &["--json"]).expect_code(0).json();
     assert_eq!((same["entry"].clone(), same["path"].as_str()), (Value::Null, Some("plain-1/run.db")));
+}
+
+impl Campaign {
+    /// Makes, binds and trains a run, and binds what came of it; its quality.
+    #[track_caller]
+    fn whole_run(&self, name: &str, (arm, seed, peak): (&str, &str, f64), purpose: &str) -> f64 {
+        let peaks: Vec<String> = (0..3).map(|group| format!("/schedule/{group}/shape/peak={peak}")).collect();
+        let mut further: Vec<&str> = peaks.iter().flat_map(|peak| ["--set", peak.as_str()]).collect();
+        if arm == "dry" {
+            further.extend(DRY);
+        }
+        self.frozen(name, arm, seed, &further);
+        let _ = self.add(name, &["--purpose", purpose]).expect_code(0);
+        let ledger = format!("{name}/run.db");
+        let _ = run(TRAINER, self.path(), &["run", "--ledger", &ledger, "--keys", "keys"]).expect_code(0);
+        let added = self.add(name, &["--json"]).expect_code(0).json();
+        assert!(added["head"]["size"].as_u64().is_some_and(|size| size > 1), "{added}");
+        let selected = self.ledger(&["list", &ledger, "--kind", "candidate.selected", "--json"]);
+        selected.expect_code(0).json()["body"]["det"]["value"].as_f64().expect("a value")
+    }
+}
+
+/// Two trials, three confirmations of the better one, for each arm, and a
+/// positive control: everything that the example asks for.
+#[test]
+fn the_example_is_run_as_a_whole_and_every_claim_gets_an_outcome() {
+    let campaign = Campaign::new();
+    for arm in ["plain", "dry"] {
+        let trial = |peak: f64| campaign.whole_run(&format!("{arm}-{peak}"), (arm, "9", peak), "tuning");
+        let peak = if trial(0.003) <= trial(0.01) { 0.003 } else { 0.01 };
+        for seed in ["1", "2", "3"] {
+            campaign.whole_run(&format!("{arm}-{seed}"), (arm, seed, peak), "confirmation");
+        }
+        if arm == "dry" {
+            campaign.whole_run("control", (arm, "8", peak), "positive_control");
+        }
+    }
+    assert_eq!(campaign.list()["missing_confirmations"], json!([]));
+    let audit = campaign.ledger(&["campaign", "audit", "campaign.db", "--json"]).expect_code(0).json();
+    assert_eq!(
+        (audit["verdict"].as_str(), audit["verdicts"]["accepted"].as_u64()),
+        (Some("accepted"), Some(11))
+    );
+    let claims = audit["claims"].as_array().expect("claims");
+    assert_eq!(claims.len(), 2);
+    for claim in claims {
+        assert_ne!(claim["outcome"], "blocked", "{claim}");
+        assert!(claim["reasons"].as_array().is_some_and(|reasons| !reasons.is_empty()), "{claim}");
+    }
+    // A result that is bound no more is missed: the run's folder goes.
+    std::fs::rename(campaign.path().join("dry-2"), campaign.path().join(".hidden")).expect("renamed");
+    let audit = campaign.ledger(&["campaign", "audit", "campaign.db"]);
+    assert_ne!(audit.code, 0, "{audit}");
 }

@@ -71,8 +71,14 @@ pub fn bind(request: &BindRequest, keys: &KeyRing) -> Result<Bound, BindError> {
     if owner.public_hex() != expected {
         return Err(BindError::Owner { expected, actual: owner.public_hex() });
     }
-    // Two that bind at once would each take the last place; the lock is held
-    // from before the campaign is read until the entry is written.
+    // A refusal touches no file, so it comes before the ledger is opened for
+    // writing.
+    let (bound, record) = decide(request)?;
+    if record.is_none() {
+        return Ok(bound);
+    }
+    // Two that bind at once would each take the last place, so what counts is
+    // decided under the writer's lock.
     let recorder = Recorder::open(&request.campaign, owner)?;
     let (bound, record) = decide(request)?;
     let receipt = record.map(|record| recorder.append_durable(record)).transpose()?;
