@@ -85,7 +85,7 @@ fn audit_once(
         Some(frozen) => {
             let mut told = |done, total| progress(Progress { phase: "runs", done, total });
             let runs = runs::read_all(read.registrations, frozen, &folder, &mut told)?;
-            let unbound = runs::unbound(frozen, &request.ledger, &folder, &runs)?;
+            let (unbound, unread) = runs::unbound(frozen, &request.ledger, &folder, &runs);
             Some(Campaign {
                 prereg: frozen.prereg.clone(),
                 digest: frozen.digest,
@@ -93,6 +93,7 @@ fn audit_once(
                 id: frozen.id.clone(),
                 runs,
                 unbound,
+                unread,
             })
         }
     };

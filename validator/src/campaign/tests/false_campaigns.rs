@@ -240,6 +240,9 @@ pub(super) static MUTATIONS: &[Mutation] = &[
     record("GC112", "a frozen run that is not bound yet", |campaign| {
         campaign.unbound.push(Unbound { path: "next/run.db".to_owned(), run: "x".into(), has_begun: false });
     }),
+    record("GC112", "a database beside the campaign that cannot be read", |campaign| {
+        campaign.unread.push(("hidden/run.db".to_owned(), "permission denied".to_owned()));
+    }),
     error("GC113", "one contract frozen twice", "better", |campaign| {
         let other = campaign.run_mut(PROPOSED, Confirmation, 1).facts_mut().frozen.clone();
         campaign.run_mut(PROPOSED, Confirmation, 2).facts_mut().frozen = other;
