@@ -19,7 +19,7 @@ use schemas::ids::{IdempotencyKey, RunId};
 use serde_json::{Value, json};
 use sha2::Digest as _;
 
-use super::{attempts, changed, check_table, checkpoints, evaluation, faults, frozen, probes};
+use super::{attempts, changed, check_table, checkpoints, evaluation, faults, probes};
 use super::{retention, scaling, stateful, statistical, warm_start, workers};
 use crate::derive::shares;
 use crate::fixture::{Fixture, NONCE, RunBuilder, StoredRun, blake3_of, contract_json};
@@ -44,7 +44,6 @@ static BASES: &[(&str, fn() -> Fixture)] = &[
     ("a run that was probed within bounds", || probes::probed_under(probes::bounded, probes::within)),
     ("a run that was probed by a test", || statistical::tested(|_| {})),
     ("a run with a retirement", || retention::with_retirement(|_| {})),
-    ("a run with frozen parameters", || frozen::frozen().build()),
     ("a run with state digests", || checkpoints::with_cadence(|_, _| {})),
     ("a run of a campaign", || {
         under(|c| {
@@ -250,7 +249,7 @@ fn variants(contract: &Value, pointer: &str, leaf_nodes: &[Value]) -> Vec<Value>
             variants.extend(set(contract, "/dropout_draws", None));
         }
     }
-    let place = pointer.replace('*', "0");
+    let place = place_of(contract, pointer);
     let current = contract.pointer(&place);
     for value in leaf_nodes.iter().flat_map(|leaf| others(current, leaf)) {
         if value.is_null() {
@@ -261,6 +260,13 @@ fn variants(contract: &Value, pointer: &str, leaf_nodes: &[Value]) -> Vec<Value>
     }
     variants.retain(|variant| variant != contract);
     variants
+}
+
+/// The first place of a list that has the field, or its first place.
+fn place_of(contract: &Value, pointer: &str) -> String {
+    let mut places = (0..4).map(|index| pointer.replace('*', &index.to_string()));
+    let found = places.find(|place| contract.pointer(place).is_some());
+    found.unwrap_or_else(|| pointer.replace('*', "0"))
 }
 
 /// Sets or removes a member whose parent there is.
@@ -342,8 +348,8 @@ fn line(pointer: &str, leaf_nodes: &[Value]) -> String {
         return format!("{pointer}\t\t{name}\n");
     }
     // Any other value makes the contract none.
-    let place = pointer.replace('*', "0");
     for (at, (name, _)) in BASES.iter().enumerate() {
+        let place = place_of(&known(at).contract, pointer);
         let Some(variant) = set(&known(at).contract, &place, Some(json!("other"))) else { continue };
         if known(at).contract.pointer(&place).is_some() && reactions(at, &variant).contains("GL101") {
             return format!("{pointer}\tGL101\t{name}\n");
