@@ -113,9 +113,12 @@ fn with_handoff(is_root_kept: bool) -> Report {
     StoredRun::new(fixture).audit()
 }
 
+/// What an audit says of a ledger, by the ledger's name.
+type Passing = (&'static str, fn() -> Report);
+
 /// The passing ledgers by name; each is accepted, and a rule passes those in
 /// which it looked at something.
-static PASSING: &[(&str, fn() -> Report)] = &[
+static PASSING: &[Passing] = &[
     ("an honest ledger", || damaged(|_| {})),
     ("a ledger with a crash", || StoredRun::new(RunBuilder::new().crash_after_step(5).build()).audit()),
     ("a ledger whose owner the reviewer knows", || trusting(1)),
@@ -150,6 +153,14 @@ static FAILING: &[Failing] = &[
             let (name, schema_digest) = ("example.org/x".to_owned(), Digest::sha256([4; 32]));
             let value = serde_json::json!({});
             contract.extensions.push(Extension { critical: true, name, schema_digest, value });
+        });
+        StoredRun::new(builder.build()).audit()
+    }),
+    fails("GL013", "an extension without a name", || {
+        let builder = RunBuilder::new().contract(|contract| {
+            let (name, schema_digest) = (String::new(), Digest::sha256([4; 32]));
+            let value = serde_json::json!({});
+            contract.extensions.push(Extension { critical: false, name, schema_digest, value });
         });
         StoredRun::new(builder.build()).audit()
     }),
