@@ -65,6 +65,11 @@ const fn is_of_learner(kind: Kind) -> bool {
     )
 }
 
+/// Kinds that a probe writes: of the learner, and of no attempt.
+const fn is_of_probe(kind: Kind) -> bool {
+    matches!(kind, Kind::CheckpointResumeQualified | Kind::ProbeStart | Kind::ProbeResult)
+}
+
 /// Kinds that others than a running attempt write too, so that only the range
 /// of their header is known.
 const fn is_open(kind: Kind) -> bool {
@@ -74,9 +79,6 @@ const fn is_open(kind: Kind) -> bool {
             | Kind::Intervention
             | Kind::FaultInjected
             | Kind::CheckpointRetired
-            | Kind::CheckpointResumeQualified
-            | Kind::ProbeStart
-            | Kind::ProbeResult
             | Kind::WitnessHead
             | Kind::Amendment
             | Kind::Cost
@@ -159,6 +161,8 @@ impl Check for Headers {
             let learner = header.learner.map(|_| LEARNER).filter(|_| !is_of_fault);
             let has_segment = header.segment.is_some() || header.attempt.is_some();
             (has_segment.then_some(self.segment), learner, header.worker.map(|_| WORKER))
+        } else if is_of_probe(kind) {
+            (None, Some(LEARNER), None)
         } else {
             let in_attempt = header.attempt.is_some() && kind != Kind::AttemptStart || is_of_learner(kind);
             let learner = is_of_learner(kind).then_some(LEARNER);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use schemas::body::{Body, Credit, StepDet, StepObs, WorkerShare};
 use schemas::contract::{Contract, Device, FaultKind, MidAccumulation};
-use schemas::digest::Digest;
+use schemas::digest::{Algorithm, Digest};
 use schemas::entry::Entry;
 use schemas::ids::WorkerId;
 use schemas::parameters::{ParameterManifest, ParameterStatus};
@@ -134,6 +134,10 @@ impl Shares<'_> {
             if share.worker != WorkerId(worker) {
                 let at = at(&format!("/{worker}/worker"));
                 sink.rejected(at, "shares are not in the order of workers", worker, share.worker);
+            }
+            if share.gradients.algorithm != Algorithm::Blake3 {
+                let at = at(&format!("/{worker}/gradients"));
+                sink.rejected(at, "gradients are named by another algorithm", "blake3", share.gradients);
             }
             if range != Some(actual) {
                 let at = at(&format!("/{worker}/first_microbatch"));

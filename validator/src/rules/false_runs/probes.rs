@@ -1,12 +1,13 @@
 //! False runs for the rules on resume probes, `GL620` to `GL622`.
 
 use schemas::body::{
-    Body, CheckpointObs, CheckpointQualifiedDet, ClassDistance, Distance, Halves, InertReason, Kind,
-    ProbeResultDet, ProbeResultObs, ProbeStartDet, ProbeStartObs, RecordDistance, RecordField, ReplayedRun,
+    Body, CheckpointObs, CheckpointQualifiedDet, ClassDistance, Distance, ExecutedPlan, Halves, InertReason,
+    Kind, ProbeResultDet, ProbeResultObs, ProbeStartDet, ProbeStartObs, RecordDistance, RecordField,
+    ReplayedRun,
 };
 use schemas::contract::{Contract, EquivalenceClass, StoppingRule, Tolerance};
 use schemas::digest::Digest;
-use schemas::ids::{CheckpointId, IdempotencyKey};
+use schemas::ids::{CheckpointId, IdempotencyKey, LearnerId};
 use schemas::number::Float;
 use schemas::report::{Route, RuleStatus, Verdict};
 use schemas::state::StateClass;
@@ -43,6 +44,7 @@ fn push(fixture: &mut Fixture, body: Body) -> u64 {
     let mut entry = fixture.entries.last().cloned().expect("run.end");
     entry.body = body;
     entry.header.attempt = None;
+    entry.header.learner = Some(LearnerId(0));
     entry.header.step = Some(STEP);
     entry.header.idem = IdempotencyKey(format!("{:032x}", fixture.entries.len()));
     fixture.entries.push(entry);
@@ -80,7 +82,7 @@ fn probe(fixture: &mut Fixture, withheld: &[StateClass], inert: Option<InertReas
         step: STEP,
         withheld: withheld.clone(),
     };
-    let plan = crate::fixture::plan(&contract);
+    let plan = ExecutedPlan { num_workers: 1, ..crate::fixture::plan(&contract) };
     let obs = ProbeStartObs { checkpoint: checkpoint.clone(), plan };
     let start = push(fixture, Body::ProbeStart(Box::new(Halves { det, obs })));
     let differs = |class: StateClass| match inert {

@@ -1,16 +1,18 @@
-//! Recoveries that are told otherwise than they were: whose they are, what was
-//! given up when, and what was said twice.
+//! What mutations of real runs showed no rule for: recoveries and probes that are
+//! told otherwise than they were, whose they are, what was given up when, and
+//! what was said twice.
 
 use schemas::body::{Body, CheckpointDet, CheckpointFailedObs, Halves, Kind, ObservedFault};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
-use schemas::ids::{AttemptId, CheckpointId};
+use schemas::ids::{AttemptId, CheckpointId, SegmentId};
 
 use super::attempts::body;
 use super::evaluation::with_handoff;
 use super::faults::{rolled_back, struck};
 use super::probes::probed;
 use super::stateful::changed as falsified;
+use super::workers::two;
 use super::{Mutation, changed, error};
 use crate::fixture::{Fixture, RunBuilder};
 
@@ -76,6 +78,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             f.change(Kind::CheckpointQuarantined, 0, |e| e.header.attempt = Some(AttemptId(1)));
         })
     }),
+    error("GL213", "a probe in a segment", || {
+        probed(|f| f.change(Kind::ProbeStart, 0, |entry| entry.header.segment = Some(SegmentId(1))))
+    }),
+    error("GL214", "gradients by another algorithm", || {
+        falsified(two(), |f| {
+            body!(f, Step, 0, |h| {
+                let gradients = &mut h.obs.shares[1].gradients;
+                *gradients = Digest::sha256(gradients.bytes);
+            });
+        })
+    }),
     error("GL216", "a checkpoint that is given up behind its costs", || {
         falsified(rolled_back(), |f| move_behind(f, Kind::CheckpointQuarantined, Kind::Cost))
     }),
@@ -84,7 +97,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL217", "a reason where the newest checkpoint is there", || {
         falsified(struck(), |f| {
-            body!(f, FaultRecovered, 0, |h| h.obs.fallback = Some("it was old".to_owned()))
+            body!(f, FaultRecovered, 0, |h| h.obs.fallback = Some("it was old".to_owned()));
         })
     }),
     error("GL217", "a corrupt checkpoint that nobody speaks of", || {
@@ -125,6 +138,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL602", "a damaged checkpoint that is not given up", || {
         falsified(crashed(), |f| with_damaged(f, ObservedFault::CheckpointCorrupt, "s00000004-a1"))
+    }),
+    error("GL620", "a probe by two processes", || {
+        probed(|f| body!(f, ProbeStart, 0, |h| h.obs.plan.num_workers = 2))
     }),
     error("GL622", "one probe that qualifies twice", || {
         let mut fixture = probed(|_| {});

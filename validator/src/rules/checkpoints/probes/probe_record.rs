@@ -87,6 +87,12 @@ impl Record<'_> {
             let actual = format!("{}, {:?}", det.code.digest, obs.plan.compiler);
             sink.rejected(at("/body/det/code"), "a probe runs other code or another plan", expected, actual);
         }
+        let executes = (obs.plan.compute_dtype, obs.plan.num_workers);
+        if executes != (self.contract.numerics.compute_dtype, 1) {
+            let expected = format!("{:?}, one process", self.contract.numerics.compute_dtype);
+            let actual = format!("{:?}, {} processes", executes.0, executes.1);
+            sink.rejected(at("/body/obs/plan"), "a probe executes otherwise than it can", expected, actual);
+        }
         if det.num_steps < MIN_STEPS {
             let expected = format!("at least {MIN_STEPS}");
             sink.rejected(at("/body/det/num_steps"), "a probe runs too few updates", expected, det.num_steps);
