@@ -10,7 +10,7 @@ use crate::rule::{At, Outcome, RuleInfo, Sink};
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GL013",
     name: "extensions",
-    what: "Extensions of contract and entries are known to this edition, or not critical. This edition knows none.",
+    what: "Extensions of contract and entries have names of their own and are known to this edition, or not critical. This edition knows none.",
     why: "Who marks an extension critical says that a verdict without it would be wrong.",
     remedy: "audit it with a validator that knows the extension",
     reference: "docs/CONTRACT.md, \"Extension\"; docs/FORMAT.md, \"Entry\"",
@@ -32,6 +32,11 @@ impl Extensions {
         self.num_checked += 1;
         for (index, extension) in extensions.iter().enumerate() {
             let at = At::entry(position, format!("{pointer}/{index}"));
+            let mut earlier = extensions.iter().take(index);
+            if extension.name.trim().is_empty() || earlier.any(|other| other.name == extension.name) {
+                let message = "an extension has no name, or that of another";
+                sink.rejected(at.clone(), message, "a name of its own", format!("{:?}", extension.name));
+            }
             let actual = format!("{} with schema {}", extension.name, extension.schema_digest);
             if extension.critical {
                 sink.not_evaluated(at, "a critical extension is not known", "a known extension", actual);

@@ -20,7 +20,7 @@ declare_rule!(
         name: "execution-terms",
         what: "The contract names code by SHA-256, features in order and once; kernels are not chosen by timing where the same bits \
                are claimed; parameters and sums of gradients are binary32, half precision and several workers are of the CPU, and \
-               credit is backpropagation; there is one learner, at most 64 workers, and a collective with a silence that can be \
+               credit is backpropagation; detectors are off only beside a plan of faults; there is one learner, at most 64 workers, and a collective with a silence that can be \
                noticed exactly where there are several.",
         why: "A contract that contradicts itself, or asks for what the trainer does not execute, is kept by no run, whatever its \
               record says.",
@@ -44,6 +44,9 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         identity(contract, &mut terms);
         numerics(contract, &mut terms);
         topology(contract, &mut terms);
+        let has_reason = contract.faults.detection.is_everywhere() || !contract.faults.plan.is_empty();
+        let message = "the trainer's detectors are off, and no fault is planned that they would hide";
+        terms.require(has_reason, "/faults/detection", message, "trainer_and_validator", "validator_alone");
         let floors = &contract.floors;
         terms.within(floors.free_disk_bytes, 0..=MAX_FLOOR_BYTES, "/floors/free_disk_bytes");
         terms.within(floors.free_memory_bytes, 0..=MAX_FLOOR_BYTES, "/floors/free_memory_bytes");

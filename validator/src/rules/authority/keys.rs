@@ -2,6 +2,7 @@
 
 use schemas::report::Route;
 
+use crate::ed25519::PublicKey;
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome};
 use crate::rules::common::{at_end, declare_rule};
@@ -13,7 +14,7 @@ declare_rule!(
         code: "GL703",
         name: "distinct-keys",
         what: "Owner, trainer, validator, qualifier and witnesses have different keys, and the witness quorum can be reached. Witnesses have \
-               names and are not named without a quorum; the set is sealed to an age recipient. A quorum above 0 is not evaluated: \
+               names and usable keys and are not named without a quorum; the set is sealed to an age recipient. A quorum above 0 is not evaluated: \
                this edition does not check cosignatures.",
         why: "One key in two roles signs its own homework: the trainer could issue the report or the qualification of its own run. \
               Witnesses that nobody asked vouch for nothing.",
@@ -70,6 +71,10 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
             sink.rejected(at, message, "none under a quorum of 0", keys.witnesses.len());
         }
         for (index, witness) in keys.witnesses.iter().enumerate() {
+            if let Err(error) = PublicKey::from_hex(&witness.public) {
+                let at = At::place(format!("contract /keys/witnesses/{index}/public"));
+                sink.rejected(at, "a witness has no usable key", "an Ed25519 public key", error);
+            }
             if witness.name.trim().is_empty() {
                 let at = At::place(format!("contract /keys/witnesses/{index}/name"));
                 sink.rejected(at, "a witness has no name", "its name in cosignatures", "nothing");

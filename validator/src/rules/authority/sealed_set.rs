@@ -16,8 +16,8 @@ declare_rule!(
     {
         code: "GL705",
         name: "sealed-set",
-        what: "The run's ledger has no entry of a qualification, no evaluation is of the qualification split, and the sealed file, \
-               its plaintext and the tables are different files.",
+        what: "The run's ledger has no entry of a qualification, no evaluation is of the qualification split, and the sealed file \
+               is bound, and it, its plaintext and the tables are different files.",
         why: "The sealed set measures once. Opened during the run it is a second val set, and the result means nothing.",
         remedy: "Seal another set and start a new run; an opened set cannot be closed again.",
         reference: "docs/CONTRACT.md, \"Qualification\"; docs/FORMAT.md, \"Qualification\"",
@@ -67,6 +67,10 @@ impl Check for Sealed<'_> {
                     crate::rules::common::or_null(digest),
                 );
             }
+        }
+        if sealed.sealed.digest.is_none() || sealed.sealed.num_bytes.is_none() {
+            let at = At::place("contract /qualification/sealed");
+            sink.rejected(at, "the sealed file is not bound", "its digest and size", "null");
         }
         if sealed.sealed.digest == Some(sealed.plaintext) {
             let at = At::place("contract /qualification");

@@ -12,22 +12,30 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
+use schemas::body::{Body, Credit};
 use schemas::contract::{Contract, CreditRule, Membership, WitnessKey};
 use schemas::digest::Digest;
 use schemas::entry::{Entry, Extension};
 use schemas::ids::{IdempotencyKey, RunId};
+use schemas::number::Float;
 use serde_json::{Value, json};
 use sha2::Digest as _;
 
-use super::{attempts, changed, check_table, checkpoints, evaluation, faults, frozen, probes};
+use super::{attempts, changed, check_table, checkpoints, evaluation, faults, probes};
 use super::{retention, scaling, stateful, statistical, warm_start, workers};
 use crate::derive::shares;
-use crate::fixture::{Fixture, NONCE, RunBuilder, StoredRun, blake3_of, contract_json};
+use crate::fixture::{
+    Fixture, NONCE, RunBuilder, StoredRun, asynchronous, blake3_of, contract_json, honest_run,
+};
 
 /// Runs in whose contracts fields are changed; of each field, the first that has
 /// it and a rule that reacts.
 static BASES: &[(&str, fn() -> Fixture)] = &[
     ("a run with a crash", || RunBuilder::new().crash_after_step(5).build()),
+    ("a run with asynchronous saves", || asynchronous(honest_run())),
+    ("a run with its sealed set beside it", || {
+        changed(|f| fs::write(f.folder.path().join("qualification.age"), b"age").expect("writable"))
+    }),
     ("a run with a handoff", || evaluation::with_handoff(|_| {})),
     ("a run with a plateau", || stateful::plateau().build()),
     ("a run with a shuffle buffer", || stateful::shuffle_buffer().build()),
@@ -44,7 +52,6 @@ static BASES: &[(&str, fn() -> Fixture)] = &[
     ("a run that was probed within bounds", || probes::probed_under(probes::bounded, probes::within)),
     ("a run that was probed by a test", || statistical::tested(|_| {})),
     ("a run with a retirement", || retention::with_retirement(|_| {})),
-    ("a run with frozen parameters", || frozen::frozen().build()),
     ("a run with state digests", || checkpoints::with_cadence(|_, _| {})),
     ("a run of a campaign", || {
         under(|c| {
@@ -53,7 +60,16 @@ static BASES: &[(&str, fn() -> Fixture)] = &[
         })
     }),
     ("a run that says it evolved", || {
-        under(|c| c.credit = CreditRule::Evolution { antithetic: true, population: 4, rank: Some(1) })
+        changed(|f| {
+            f.frozen.contract.credit =
+                CreditRule::Evolution { antithetic: true, population: 4, rank: Some(1) };
+            for entry in &mut f.entries {
+                if let Body::Step(halves) = &mut entry.body {
+                    halves.det.credit =
+                        Credit::Evolution { evaluations: 4, fitness: Float(1.0), population: 4 };
+                }
+            }
+        })
     }),
     ("a run with an extension", || {
         under(|c| {
@@ -217,7 +233,8 @@ fn others(current: Option<&Value>, leaf: &Value) -> Vec<Value> {
     }
     if is("integer") {
         let now = current.and_then(Value::as_u64).unwrap_or(0);
-        values.extend([json!(now + 1), json!(now.saturating_sub(1)), json!(0), json!(1u64 << 31)]);
+        let large = [json!(1u64 << 31), json!(1u64 << 52)];
+        values.extend([json!(now + 1), json!(now.saturating_sub(1)), json!(0)].into_iter().chain(large));
     }
     if is("number") {
         let now = current.and_then(Value::as_f64).unwrap_or(0.5);
@@ -227,9 +244,9 @@ fn others(current: Option<&Value>, leaf: &Value) -> Vec<Value> {
         let now = current.and_then(Value::as_str).unwrap_or("");
         match leaf["pattern"].as_str() {
             Some(pattern) if pattern.contains("blake3") => {
-                let other = if now.ends_with('0') { '1' } else { '0' };
-                let kept = now.get(..now.len().saturating_sub(1)).unwrap_or("");
-                values.push(json!(format!("{kept}{other}")));
+                let (algorithm, hex) = now.split_once(':').unwrap_or(("sha256", ""));
+                let other = if hex.starts_with('0') { '1' } else { '0' };
+                values.push(json!(format!("{algorithm}:{other}{}", hex.get(1..).unwrap_or(""))));
             }
             Some(_) => values.push(json!("12345")),
             None => values.extend([json!(format!("{now}x")), json!(""), json!("2020-01-01")]),
@@ -250,7 +267,19 @@ fn variants(contract: &Value, pointer: &str, leaf_nodes: &[Value]) -> Vec<Value>
             variants.extend(set(contract, "/dropout_draws", None));
         }
     }
-    let place = pointer.replace('*', "0");
+    if pointer == "/checkpoints/keep/kind" {
+        variants.extend(set(contract, "/checkpoints/keep", Some(json!({"kind": "all"}))));
+    }
+    // Another value is harmless where it is not that of another part.
+    let alike = match pointer {
+        "/keys/owner/host" | "/keys/qualifier/host" | "/keys/validator/host" => Some("/keys/trainer/host"),
+        "/keys/trainer/host" => Some("/keys/owner/host"),
+        "/qualification/plaintext" => Some("/qualification/sealed/digest"),
+        _ => None,
+    };
+    let alike = alike.and_then(|other| contract.pointer(other)).cloned();
+    variants.extend(alike.and_then(|value| set(contract, pointer, Some(value))));
+    let place = place_of(contract, pointer);
     let current = contract.pointer(&place);
     for value in leaf_nodes.iter().flat_map(|leaf| others(current, leaf)) {
         if value.is_null() {
@@ -261,6 +290,13 @@ fn variants(contract: &Value, pointer: &str, leaf_nodes: &[Value]) -> Vec<Value>
     }
     variants.retain(|variant| variant != contract);
     variants
+}
+
+/// The first place of a list that has the field, or its first place.
+fn place_of(contract: &Value, pointer: &str) -> String {
+    let mut places = (0..4).map(|index| pointer.replace('*', &index.to_string()));
+    let found = places.find(|place| contract.pointer(place).is_some());
+    found.unwrap_or_else(|| pointer.replace('*', "0"))
 }
 
 /// Sets or removes a member whose parent there is.
@@ -342,8 +378,8 @@ fn line(pointer: &str, leaf_nodes: &[Value]) -> String {
         return format!("{pointer}\t\t{name}\n");
     }
     // Any other value makes the contract none.
-    let place = pointer.replace('*', "0");
     for (at, (name, _)) in BASES.iter().enumerate() {
+        let place = place_of(&known(at).contract, pointer);
         let Some(variant) = set(&known(at).contract, &place, Some(json!("other"))) else { continue };
         if known(at).contract.pointer(&place).is_some() && reactions(at, &variant).contains("GL101") {
             return format!("{pointer}\tGL101\t{name}\n");

@@ -153,6 +153,14 @@ static FAILING: &[Failing] = &[
         });
         StoredRun::new(builder.build()).audit()
     }),
+    fails("GL013", "an extension without a name", || {
+        let builder = RunBuilder::new().contract(|contract| {
+            let (name, schema_digest) = (String::new(), Digest::sha256([4; 32]));
+            let value = serde_json::json!({});
+            contract.extensions.push(Extension { critical: false, name, schema_digest, value });
+        });
+        StoredRun::new(builder.build()).audit()
+    }),
     fails("GL101", "another digest than the contract's", || {
         changed(|fixture| fixture.frozen.contract.name.push('x'))
     }),

@@ -2,8 +2,9 @@
 
 use schemas::body::CheckpointStage;
 use schemas::contract::{
-    Architecture, Contract, CreditRule, Direction, Dtype, EquivalenceClass, KeepPolicy, LlamaDecoder,
-    MidAccumulation, OrderPolicy, PermittedRewrite, ScheduleShape, StoppingRule, Tolerance, WitnessKey,
+    Architecture, Contract, CreditRule, Detection, Direction, Dtype, EquivalenceClass, KeepPolicy,
+    LlamaDecoder, MidAccumulation, OrderPolicy, PermittedRewrite, ScheduleShape, StoppingRule, Tolerance,
+    WitnessKey,
 };
 use schemas::digest::Digest;
 use schemas::policy_card::{Approximation, Clipping, PolicyCard};
@@ -101,6 +102,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL222", "a number of workers that none could replace", || {
         under(|c| c.topology.permitted_rewrites.push(PermittedRewrite::WorkerCount))
+    }),
+    error("GL222", "detectors that are off for nothing", || {
+        under(|c| c.faults.detection = Detection::ValidatorAlone)
     }),
     error("GL222", "a floor that the run begins below", || under(|c| c.floors.free_disk_bytes = 1 << 60)),
     error("GL223", "no attempt", || under(|c| c.budget.max_attempts = 0)),
@@ -238,6 +242,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL701", "a run without a name", || under(|c| c.name.clear())),
     error("GL703", "a set that is sealed to nobody", || under(|c| c.keys.qualifier_recipient.push('q'))),
+    error("GL703", "a witness whose key is none", || {
+        under(|c| {
+            let (name, public) = ("witness".to_owned(), "07".to_owned());
+            c.keys.witnesses.push(WitnessKey { name, public });
+        })
+    }),
+    error("GL705", "a sealed set that is not bound", || under(|c| c.qualification.sealed.digest = None)),
     error("GL703", "witnesses that nobody asks", || {
         under(|c| {
             let (name, public) = ("witness".to_owned(), "07".repeat(32));

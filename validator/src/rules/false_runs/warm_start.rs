@@ -61,6 +61,16 @@ fn an_honest_warm_start_passes_every_rule() {
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
+    error("GL646", "a checkpoint of another step than the lineage names", || warm(|f| lineage(f).step = 100)),
+    error("GL646", "a source of which no head was seen", || warm(|f| lineage(f).head.size = 0)),
+    error("GL646", "a root by another hash", || warm(|f| lineage(f).head.root = Digest::blake3([6; 32]))),
+    error("GL646", "weights of another size than was frozen", || {
+        warm(|f| {
+            if let Some(Initialization::WarmStart(warm_start)) = &mut f.frozen.contract.initialization {
+                warm_start.weights.num_bytes = Some(1);
+            }
+        })
+    }),
     note("GL646", "a source that the audit does not read", || warm(|_| {})),
     error("GL646", "weights that changed after the freeze", || {
         warm(|f| {

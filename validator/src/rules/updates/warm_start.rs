@@ -1,11 +1,12 @@
 //! A run that starts from another run's weights starts from exactly those, and
 //! from nothing else of that run.
 
+use std::fs::File;
 use std::io::Read;
 
 use schemas::body::{AttemptReason, Body};
-use schemas::contract::{Initialization, WarmStart};
-use schemas::digest::Digest;
+use schemas::contract::{Initialization, Lineage, WarmStart};
+use schemas::digest::{Algorithm, Digest};
 use schemas::entry::Entry;
 use schemas::report::Route;
 
@@ -14,7 +15,7 @@ use crate::derive::mantissas::are_zeros;
 use crate::evidence::{Evidence, describe};
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, Outcome, Sink};
-use crate::rules::common::{Checkpoints, declare_rule};
+use crate::rules::common::{Checkpoints, declare_rule, or_null};
 
 declare_rule!(
     /// `GL646`.
@@ -22,7 +23,7 @@ declare_rule!(
     {
         code: "GL646",
         name: "warm-start",
-        what: "Where the contract names weights of another run, that file has the digest that was frozen and that the lineage names; \
+        what: "Where the contract names weights of another run, that file has the digest and size that were frozen and the digest that the lineage names, whose other names fit together; \
                the model of step 0 is that file, byte for byte; every moment is zero; the source is another run; and the first \
                attempt is a start and no resume.",
         why: "A warm start that passes for a resume, or for learning from nothing, claims another run's work as its own.",
@@ -57,6 +58,12 @@ fn digest_of(evidence: &Evidence, path: &str) -> Result<Digest, String> {
     }
 }
 
+/// Bytes of an open file; errors in words.
+#[allow(clippy::needless_pass_by_value, reason = "it follows an open")]
+fn size_of(file: File) -> Result<u64, String> {
+    file.metadata().map(|metadata| metadata.len()).map_err(|error| error.to_string())
+}
+
 impl Warm<'_> {
     fn lineage(&self, warm_start: &WarmStart, sink: &mut Sink) {
         let WarmStart { lineage, weights } = warm_start;
@@ -75,12 +82,36 @@ impl Warm<'_> {
             let message = "the source's run does not follow from its contract";
             sink.rejected(at("lineage/run"), message, format!("{prefix}..."), &lineage.run);
         }
+        self.names(lineage, sink);
         match self.first_attempt {
             Some((index, reason, is_resumed)) if reason != AttemptReason::Start || is_resumed => {
                 let at = At::entry(index, "/body/det/reason");
                 sink.rejected(at, "a warm start is no resume", "start", format!("{reason:?}").to_lowercase());
             }
             _ => {}
+        }
+    }
+
+    /// What can be seen of the source's names without its ledger.
+    fn names(&self, lineage: &Lineage, sink: &mut Sink) {
+        let at = |field: &str| At::place(format!("contract /initialization/lineage/{field}"));
+        let prefix = format!("s{:08}-a", lineage.step);
+        if !lineage.checkpoint.as_str().starts_with(&prefix) {
+            let message = "the source's checkpoint is not named as one of its step";
+            sink.rejected(at("checkpoint"), message, format!("{prefix}..."), &lineage.checkpoint);
+        }
+        if lineage.head.size == 0 {
+            sink.rejected(at("head/size"), "the source's head covers no entry", "at least 1", 0);
+        }
+        for (field, digest, algorithm) in [
+            ("contract", lineage.contract, Algorithm::Sha256),
+            ("head/root", lineage.head.root, Algorithm::Sha256),
+            ("model", lineage.model, Algorithm::Blake3),
+        ] {
+            if digest.algorithm != algorithm {
+                let message = "contracts and tree nodes are named by sha256, files by blake3";
+                sink.rejected(at(field), message, format!("{algorithm:?}"), digest);
+            }
         }
     }
 
@@ -143,6 +174,15 @@ impl Check for Warm<'_> {
             Ok(actual) => {
                 let message = "the initial weights are not what was frozen";
                 sink.rejected(At::place(&weights.path), message, expected, actual);
+            }
+            Err(reason) => return Outcome::NotEvaluated(reason),
+        }
+        match evidence.open(&weights.path).map_err(|error| describe(&error)).and_then(size_of) {
+            Ok(num_bytes) if weights.num_bytes == Some(num_bytes) => {}
+            Ok(num_bytes) => {
+                let message = "the initial weights have another size than was frozen";
+                let expected = or_null(weights.num_bytes);
+                sink.rejected(At::place(&weights.path), message, expected, num_bytes);
             }
             Err(reason) => return Outcome::NotEvaluated(reason),
         }
