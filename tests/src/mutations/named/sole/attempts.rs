@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use schemas::data::EXAMPLE_TABLE_MAGIC;
+use schemas::data::{EXAMPLE_RECORD_BYTES, EXAMPLE_TABLE_MAGIC};
 use schemas::digest::Digest;
 use serde_json::{Value, json};
 
@@ -12,9 +12,6 @@ use super::{owner, trainer};
 use crate::mutations::named::runs::{PATIENT, RECOVERED, ROLLED_BACK, WORKERS};
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record};
-
-/// Bytes of an example's record: shard, targets, offset, identity.
-const RECORD_BYTES: usize = 4 + 4 + 8 + 32;
 
 pub(super) fn list() -> Vec<Mutation> {
     let mut all = attempts();
@@ -26,13 +23,8 @@ pub(super) fn list() -> Vec<Mutation> {
 
 fn attempts() -> Vec<Mutation> {
     vec![
-        trainer("GL201", "an intervention after the end", PLAIN, |r| {
-            append(
-                r,
-                "intervention",
-                &json!({"action": "edited"}),
-                &json!({"operator_minutes": null, "reason": "none"}),
-            )
+        trainer("GL201", "a diagnostic after the end", PLAIN, |r| {
+            append(r, "diagnostic", &json!({"name": "late", "values": {}}), &json!({"values": {}}))
         }),
         trainer("GL202", "a vanished attempt that was not at its last step", RECOVERED, |r| {
             let place = r.first("fault.observed")?;
@@ -203,7 +195,6 @@ fn val_from_train(record: &mut Record) -> Result<()> {
     let (train, val) = (record.file(of("train")?)?, of("val")?);
     let text = train.get(..record.file(&val)?.len()).context("train text is longer")?.to_vec();
     let digest = Digest::blake3(*blake3::hash(&text).as_bytes()).to_string();
-    let context = record.contract["architecture"]["context_length"].as_u64().context("a length")?;
     refreeze(record, |r| {
         r.edit_artifact("/data/manifest", |manifest| {
             let shards = manifest["shards"].as_array_mut().context("shards")?;
@@ -213,15 +204,12 @@ fn val_from_train(record: &mut Record) -> Result<()> {
         })?;
         let table = r.artifacts.get_mut("/data/val_examples").context("a table")?;
         let records = table.get_mut(EXAMPLE_TABLE_MAGIC.len() + 8..).context("records")?;
-        for (window, record) in
-            text.chunks(usize::try_from(context)?).zip(records.chunks_exact_mut(RECORD_BYTES))
-        {
-            // What a window covers is its examples' context and the target behind it.
-            let num_targets = u32::from_le_bytes(record[4..8].try_into()?);
+        for record in records.chunks_exact_mut(EXAMPLE_RECORD_BYTES) {
+            // Shard, targets, offset, identity; the last target lies behind the window.
+            let num_targets = u32::from_le_bytes(record[4..8].try_into()?) as usize;
             let first = usize::try_from(u64::from_le_bytes(record[8..16].try_into()?))?;
-            let covered = text.get(first..first + num_targets as usize + 1).context("a window")?;
-            ensure!(covered.starts_with(&window[..1]), "windows and records are in one order");
-            record[16..48].copy_from_slice(blake3::hash(covered).as_bytes());
+            let covered = text.get(first..=first + num_targets).context("a window")?;
+            record[16..].copy_from_slice(blake3::hash(covered).as_bytes());
         }
         r.write_file(val, text);
         Ok(())

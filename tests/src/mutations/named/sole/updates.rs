@@ -36,9 +36,9 @@ fn updates() -> Vec<Mutation> {
             let place = r.at_step("step", 7)?;
             scale(r, place, "/body/det/updates/0/clip_coefficient", 0.5)
         }),
-        trainer("GL404", "a norm below zero", PLAIN, |r| {
+        trainer("GL404", "a loss that is not a number", PLAIN, |r| {
             let place = r.at_step("step", 7)?;
-            r.set(place, "/body/det/updates/0/parameter_norm", -1.0)
+            r.set(place, "/body/det/credit/backpropagation/loss", "NaN:7ff8000000000000")
         }),
         trainer("GL405", "an overflow without a scaler", PLAIN, |r| {
             let place = r.at_step("step", 7)?;
