@@ -32,17 +32,17 @@ fn a_contract_and_what_ran_under_it() {
         assert_eq!(different(&report, part), [], "{part}");
         assert!(report[part]["num_same"].as_u64() > Some(15), "{part}: {}", report[part]["num_same"]);
     }
-    // The file as the person wrote it leaves digests to the freeze.
-    folder.edit_contract(|contract| {
-        contract["parameters"]["digest"] = Value::Null;
-        contract["parameters"]["num_bytes"] = Value::Null;
-    });
+    // The file as the person wrote it leaves digests and sizes to the freeze.
     let report = diff(&folder, &["contract.json", "run.db", "--json"]).expect_code(0).json();
-    let filled = [("/parameters/digest", "declared"), ("/parameters/num_bytes", "declared")];
-    assert_eq!(different(&report, "contract"), pairs(&filled));
+    let filled = different(&report, "contract");
+    assert!(filled.len() >= 10, "{filled:?}");
+    for (pointer, status) in &filled {
+        assert!(pointer.ends_with("/digest") || pointer.ends_with("/num_bytes"), "{pointer}");
+        assert_eq!(status, "declared", "{pointer}");
+    }
     assert!(report["ran"]["num_same"].as_u64() > Some(10));
     let text = diff(&folder, &["contract.json", "run.db"]).expect_code(0).stdout;
-    assert!(text.contains("2 declared, 0 undeclared") && text.contains("what ran in B"), "{text}");
+    assert!(text.contains("declared, 0 undeclared") && text.contains("what ran in B"), "{text}");
 }
 
 #[test]
@@ -54,7 +54,8 @@ fn every_field_of_two_contracts() {
     });
     let report = diff(&folder, &["contract.json", "run.db", "--json"]).expect_code(1).json();
     let undeclared = [("/code/version", "undeclared"), ("/seeds/data_order", "undeclared")];
-    assert_eq!(different(&report, "contract"), pairs(&undeclared));
+    let found = different(&report, "contract").into_iter().filter(|(_, status)| status == "undeclared");
+    assert_eq!(found.collect::<Vec<_>>(), pairs(&undeclared));
     // What ran is another version than this file asks for; its seed no entry states.
     assert_eq!(different(&report, "ran"), pairs(&undeclared[..1]));
     let silent = report["ran"]["not_stated"].as_array().expect("a list");

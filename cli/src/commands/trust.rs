@@ -6,7 +6,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use validator::trust::{AdversaryClass, CLASSES, Way, find, markdown, shown_by_text};
+use validator::trust::{AdversaryClass, CLASSES, Way, find, markdown, shown_in_words};
 
 use crate::failure::Failure;
 use crate::output::{print, print_json, write_out};
@@ -55,22 +55,8 @@ fn print_way(way: &Way) -> Result<(), Failure> {
     print(format!("  {}", way.name))?;
     print(format!("    what:     {}.", way.what))?;
     print(format!("    with:     {}", way.holds))?;
-    print(format!("    shown by: {}", shown_by(way)))?;
+    print(format!("    shown by: {}", shown_in_words(way)))?;
     print(format!("    because:  {}.", way.why))
-}
-
-fn shown_by(way: &Way) -> String {
-    let mut text = shown_by_text(way.shown_by).to_owned();
-    if way.keys_show_it {
-        text.push_str(", or public keys that came another way (--trust FILE)");
-    }
-    if way.is_warning {
-        text.push_str(", as a warning");
-    }
-    if !way.rules.is_empty() {
-        text.push_str(&format!(" ({})", way.rules.join(", ")));
-    }
-    text
 }
 
 fn class_json(class: &AdversaryClass) -> Value {

@@ -189,7 +189,9 @@ fn parameter_norms(run: &RunFolder, weights: &[u8]) -> Result<BTreeMap<String, f
     for parameter in manifest["parameters"].as_array().context("parameters")? {
         let Some(group) = parameter["group"].as_str() else { continue };
         let place = &header[parameter["path"].as_str().context("a path")?]["data_offsets"];
-        let offset = |index: usize| Ok(usize::try_from(place[index].as_u64().context("an offset")?)?);
+        let offset = |index: usize| -> Result<usize> {
+            Ok(usize::try_from(place[index].as_u64().context("an offset")?)?)
+        };
         let bytes = data.get(offset(0)?..offset(1)?).context("a tensor")?;
         let (values, _) = bytes.as_chunks::<4>();
         let sum: f64 = values.iter().map(|value| f64::from(f32::from_le_bytes(*value)).powi(2)).sum();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{CLASSES, shown_by_text};
+use super::{CLASSES, shown_in_words};
 
 /// The table in Markdown, with a line for each way, ending with a newline.
 #[must_use]
@@ -10,16 +10,7 @@ pub fn markdown() -> String {
     let mut out = String::from("| who | what is done | with | shown by |\n|---|---|---|---|\n");
     for class in CLASSES {
         for way in class.ways {
-            let mut shown = shown_by_text(way.shown_by).to_owned();
-            if way.keys_show_it {
-                shown.push_str(", or public keys that came another way");
-            }
-            if way.is_warning {
-                shown.push_str(", as a warning");
-            }
-            if !way.rules.is_empty() {
-                let _ = write!(shown, " ({})", way.rules.join(", "));
-            }
+            let shown = shown_in_words(way);
             // Writing to a string cannot fail.
             let _ = writeln!(
                 out,

@@ -60,14 +60,32 @@ pub fn find(name: &str) -> Option<&'static AdversaryClass> {
 }
 
 /// The evidence in words.
-#[must_use]
-pub const fn shown_by_text(shown_by: ShownBy) -> &'static str {
+const fn shown_by_text(shown_by: ShownBy) -> &'static str {
     match shown_by {
         ShownBy::Alone => "the audit alone",
         ShownBy::ExternalHead => "only a head kept elsewhere",
         ShownBy::Witness => "only a witness",
         ShownBy::NotAtAll => "nothing",
     }
+}
+
+/// What shows a way, with the rules that do.
+#[must_use]
+pub fn shown_in_words(way: &Way) -> String {
+    let mut text = shown_by_text(way.shown_by).to_owned();
+    if way.keys_show_it {
+        text.push_str(", or public keys that came another way (`--trust`)");
+    }
+    if way.is_warning {
+        text.push_str(", as a warning");
+    }
+    let rules = way.rules.join(", ");
+    match (way.rules.is_empty(), way.shown_by) {
+        (true, _) => {}
+        (false, ShownBy::NotAtAll) => text.push_str(&format!("; a note says that it could be ({rules})")),
+        (false, _) => text.push_str(&format!(" ({rules})")),
+    }
+    text
 }
 
 /// What an audit could have shown: `head_file` says where the head file lay that
