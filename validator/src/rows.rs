@@ -17,8 +17,13 @@ use crate::row::Looked;
 use crate::store::{Row, RowsEnd, Store};
 
 /// Bytes of rows after which a batch is full: enough that handing it over costs
-/// next to nothing, and little enough for a processor's cache.
-const BATCH_BYTES: usize = 128 << 10;
+/// next to nothing, and little enough for a processor's cache. The short runs of
+/// unit tests make several.
+const BATCH_BYTES: usize = if cfg!(test) { 4 << 10 } else { 128 << 10 };
+
+/// Rows that are worth starting threads for. Unit tests, whose runs are short, start
+/// them for any.
+const MIN_SHARED_ROWS: u64 = if cfg!(test) { 0 } else { 256 };
 
 /// Batches that a thread may have before it: one at work and one waiting.
 const BATCHES_PER_THREAD: usize = 2;
@@ -39,7 +44,7 @@ pub(crate) fn for_each(
     visit: &mut dyn FnMut(Row<'_>, Looked),
 ) -> RowsEnd {
     let num_workers = (num_threads.get() - 1).min(MAX_WORKERS);
-    if num_workers == 0 {
+    if num_workers == 0 || store.num_rows() < MIN_SHARED_ROWS {
         let mut reader = EntryReader::new();
         return store.for_each_row(&mut |row| visit(row, Looked::at(row.entry, &mut reader)));
     }

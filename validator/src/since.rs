@@ -48,12 +48,6 @@ impl Settled {
     pub fn num_entries(&self, code: &str) -> u64 {
         if self.codes.contains(code) { self.num_entries } else { 0 }
     }
-
-    /// Of one rule, for tests of it.
-    #[cfg(test)]
-    pub(crate) fn of(code: &str, num_entries: u64) -> Self {
-        Self { codes: BTreeSet::from([code.to_owned()]), num_entries }
-    }
 }
 
 impl Since {

@@ -15,6 +15,9 @@ const LAYOUT_1: &str = include_str!("../../../../migrations/0001_ledger.sql");
 /// levels, chains of pages and free pages.
 const PAGE_SIZE: u64 = 512;
 
+/// Number, key, entry and leaf hash of a row.
+type Columns = (i64, Vec<u8>, Vec<u8>, Vec<u8>);
+
 struct Ledger {
     folder: TempDir,
 }
@@ -68,7 +71,7 @@ impl Ledger {
         Store::open(&self.path(), access, &mut sink).expect("a file").filter(|_| sink.num_errors() == 0)
     }
 
-    fn rows(&self, access: Access) -> Option<Vec<(i64, Vec<u8>, Vec<u8>, Vec<u8>)>> {
+    fn rows(&self, access: Access) -> Option<Vec<Columns>> {
         let store = self.open(access)?;
         let mut rows = Vec::new();
         let end = store.for_each_row(&mut |row| {
