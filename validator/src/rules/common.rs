@@ -319,6 +319,7 @@ pub(crate) struct LastStep {
     pub(crate) is_over: bool,
     /// How the last attempt ended; none while it runs, or where it vanished.
     attempt_outcome: Option<RunOutcome>,
+    has_selected: bool,
 }
 
 impl LastStep {
@@ -327,17 +328,20 @@ impl LastStep {
         match &entry.body {
             Body::AttemptStart(_) => self.attempt_outcome = None,
             Body::AttemptEnd(halves) => self.attempt_outcome = Some(halves.det.outcome),
+            Body::CandidateSelected(_) => self.has_selected = true,
             Body::RunEnd(_) => self.is_over = true,
             _ => {}
         }
     }
 
-    /// Whether the run has ended and its last attempt reached that end. A run that
-    /// was lost (its last attempt failed or vanished, and no other is allowed) had
-    /// nobody left to do what is due at a last step; it selects nothing.
+    /// Whether the run has ended and was not lost. Of one that was (its last
+    /// attempt failed or vanished, and no other is allowed) nobody was left to do
+    /// what is due at a last step. A selection needs all of that, however the
+    /// attempt ended behind it.
     pub(crate) const fn is_reached(&self) -> bool {
-        self.is_over
-            && matches!(self.attempt_outcome, Some(RunOutcome::Completed | RunOutcome::BudgetExhausted))
+        let is_ended =
+            matches!(self.attempt_outcome, Some(RunOutcome::Completed | RunOutcome::BudgetExhausted));
+        self.is_over && (is_ended || self.has_selected)
     }
 
     /// Completed updates of the logical run.

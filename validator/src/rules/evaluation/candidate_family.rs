@@ -156,7 +156,8 @@ impl Family<'_> {
         for step in &steps {
             let is_missing =
                 steps::is_candidate(contract, *step, last.step()) && !admitted.contains_key(step);
-            if is_missing && last.is_over {
+            // One that was lost may have been lost before the admission.
+            if is_missing && last.is_reached() {
                 let message =
                     format!("the checkpoint of step {step} belongs to the family and was not admitted");
                 sink.rejected(At::place("ledger"), message, "candidate.admitted", "no such entry");

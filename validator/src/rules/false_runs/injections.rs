@@ -148,8 +148,21 @@ fn ended_without_attempt() -> Fixture {
 #[test]
 fn a_run_may_end_without_another_attempt() {
     let fixture = ended_without_attempt();
-    for code in ["GL202", "GL602", "GL707"] {
+    for code in ["GL202", "GL209", "GL501", "GL505", "GL507", "GL602", "GL707"] {
         assert_passed(&fixture, code);
+    }
+    // Nothing is due at a last step that nobody reached, but to a selection.
+    let selecting = {
+        let mut fixture = ended_without_attempt();
+        let selected = RunBuilder::new().build();
+        let selected = selected.entries.iter().find(|e| e.body.kind() == Kind::CandidateSelected).cloned();
+        let at = fixture.entries.len() - 1;
+        fixture.entries.insert(at, selected.expect("it selects"));
+        fixture.renumber();
+        fixture
+    };
+    for code in ["GL501", "GL507"] {
+        assert!(!selecting.check(rule(code)).2.is_empty(), "{code}");
     }
     let (_, _, findings) = fixture.check(rule("GL602"));
     assert_eq!(findings.len(), 1, "the save that was left is a note: {findings:#?}");
