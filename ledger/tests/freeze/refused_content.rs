@@ -534,11 +534,6 @@ fn promises_that_no_rule_checks() {
         assert_eq!(found.len(), 1, "{found:?}");
         found[0].hint.clone()
     };
-    let campaign = json!({
-        "kind": "campaign", "arm": "a", "campaign": format!("sha256:{}", "00".repeat(32)), "rescue_level": 0, "trial": 0
-    });
-    assert!(hint("/membership", &campaign).contains("does not evaluate campaigns"));
-    check("/membership", campaign, &["/membership/kind: is \"campaign\"; expected \"standalone\""]);
     // A quorum is refused whether or not it could be reached.
     assert!(hint("/keys/witness_quorum", &json!(1)).contains("`ledger verify-head`"));
     check("/keys/witness_quorum", json!(1), &["/keys/witness_quorum: is 1; expected 0"]);
