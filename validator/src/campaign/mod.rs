@@ -10,14 +10,12 @@ mod claims;
 mod differ;
 mod facts;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod ledger;
 mod numbers;
 mod render;
 mod rules;
 mod runs;
-#[cfg(test)]
-mod stored;
 mod summary;
 #[cfg(test)]
 mod tests;
