@@ -27,8 +27,7 @@ const FAULT_SEED: &str =
 const SOURCE: &str =
     "the source's ledger need not be at hand; whoever has it compares the head that the lineage names";
 
-const RECIPIENT: &str =
-    "only its form: an age file does not say to whom it is sealed, and nobody but its recipient can tell";
+const RECIPIENT: &str = "only its form: an age file does not say to whom it is sealed; the qualifier's program compares it with its own key";
 
 const CAMPAIGN: &str = "which campaign, arm, trial and rung a run is of is compared by the campaign's ledger (GC109, GC114, GC118)";
 

@@ -1,7 +1,5 @@
 //! Losses that no training gives.
 
-use std::collections::{HashMap, VecDeque};
-
 use schemas::body::{Body, Credit, StepDet};
 use schemas::contract::{Architecture, Contract};
 use schemas::entry::Entry;
@@ -33,7 +31,7 @@ declare_rule!(
 /// whose bytes are not uniform, it is a small part of a nat.
 const FIRST_LOSS_SLACK: f64 = 0.5;
 /// Steps whose losses are remembered.
-const NUM_REMEMBERED: usize = 1024;
+const NUM_REMEMBERED: u64 = 1024;
 /// Repeated losses in a row that no chance gives.
 const MIN_REPEATS: u32 = 16;
 /// Changes that make up the run's own scale before it judges.
@@ -44,34 +42,43 @@ const NEWEST: f64 = 1.0 / 32.0;
 const JUMP_FACTOR: f64 = 25.0;
 const JUMP_NATS: f64 = 1.0;
 
-/// Losses of the last steps.
-#[derive(Default)]
+/// The last step of each loss, as far as there is room: one place for each value
+/// of a hash, so that a step costs no more than a look. What another loss took
+/// the place of is forgotten, which hides a part of a row at most.
 struct Remembered {
-    by_step: VecDeque<(u64, u64)>,
-    newest: HashMap<u64, u64>,
+    /// Bits and step.
+    places: Vec<Option<(u64, u64)>>,
 }
 
+/// Places, as a power of two.
+const PLACES_BITS: u32 = 12;
+/// Spreads bits over the places (Knuth, "Sorting and Searching", section 6.4).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl Remembered {
-    /// The newest step with the same bits.
-    fn step_of(&self, bits: u64) -> Option<u64> {
-        self.newest.get(&bits).copied()
+    fn new() -> Self {
+        Self { places: vec![None; 1 << PLACES_BITS] }
     }
 
-    fn push(&mut self, step: u64, bits: u64) {
-        if self.by_step.len() == NUM_REMEMBERED
-            && let Some((step, bits)) = self.by_step.pop_front()
-            && self.newest.get(&bits) == Some(&step)
-        {
-            self.newest.remove(&bits);
-        }
-        self.by_step.push_back((step, bits));
-        self.newest.insert(bits, step);
+    fn place(&mut self, bits: u64) -> Option<&mut Option<(u64, u64)>> {
+        let at = bits.wrapping_mul(SPREAD) >> (u64::BITS - PLACES_BITS);
+        self.places.get_mut(usize::try_from(at).ok()?)
+    }
+
+    /// Remembers a loss; gives the step that had the same bits before, if it is
+    /// not long ago.
+    fn replace(&mut self, step: u64, bits: u64) -> Option<u64> {
+        let earlier = self.place(bits)?.replace((bits, step));
+        let is_same =
+            |(other, known): &(u64, u64)| *other == bits && step.saturating_sub(*known) <= NUM_REMEMBERED;
+        earlier.filter(is_same).map(|(_, known)| known)
     }
 
     /// Forgets what is executed again.
     fn rewind(&mut self, step: u64) {
-        self.by_step.retain(|(known, _)| *known <= step);
-        self.newest.retain(|_, known| *known <= step);
+        for place in &mut self.places {
+            *place = place.filter(|(_, known)| *known <= step);
+        }
     }
 }
 
@@ -100,7 +107,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         num_changes: 0,
         num_steps: 0,
         previous: None,
-        remembered: Remembered::default(),
+        remembered: Remembered::new(),
         row: Row::default(),
         scale: 0.0,
     })
@@ -145,7 +152,7 @@ impl Losses<'_> {
 
     fn repeat(&mut self, at: At, step: u64, loss: f64, sink: &mut Sink) {
         let bits = loss.to_bits();
-        let lag = self.remembered.step_of(bits).map(|earlier| step.saturating_sub(earlier));
+        let lag = self.remembered.replace(step, bits).map(|earlier| step.saturating_sub(earlier));
         self.row = match lag {
             Some(lag) if lag > 0 && lag == self.row.lag => Row { length: self.row.length + 1, ..self.row },
             Some(lag) if lag > 0 => Row { lag, length: 1, is_told: self.row.is_told },
@@ -159,7 +166,6 @@ impl Losses<'_> {
             );
             sink.warning(at, message, "losses of their own", loss);
         }
-        self.remembered.push(step, bits);
     }
 
     fn step(&mut self, entry: &Entry, det: &StepDet, sink: &mut Sink) {

@@ -28,9 +28,12 @@ use crate::fixture::{
     Fixture, NONCE, RunBuilder, StoredRun, asynchronous, blake3_of, contract_json, honest_run,
 };
 
+/// A run by its name.
+type Base = (&'static str, fn() -> Fixture);
+
 /// Runs in whose contracts fields are changed; of each field, the first that has
 /// it and a rule that reacts.
-static BASES: &[(&str, fn() -> Fixture)] = &[
+static BASES: &[Base] = &[
     ("a run with a crash", || RunBuilder::new().crash_after_step(5).build()),
     ("a run with asynchronous saves", || asynchronous(honest_run())),
     ("a run with its sealed set beside it", || {

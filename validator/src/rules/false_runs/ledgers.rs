@@ -113,9 +113,12 @@ fn with_handoff(is_root_kept: bool) -> Report {
     StoredRun::new(fixture).audit()
 }
 
+/// What an audit says of a ledger, by the ledger's name.
+type Passing = (&'static str, fn() -> Report);
+
 /// The passing ledgers by name; each is accepted, and a rule passes those in
 /// which it looked at something.
-static PASSING: &[(&str, fn() -> Report)] = &[
+static PASSING: &[Passing] = &[
     ("an honest ledger", || damaged(|_| {})),
     ("a ledger with a crash", || StoredRun::new(RunBuilder::new().crash_after_step(5).build()).audit()),
     ("a ledger whose owner the reviewer knows", || trusting(1)),
