@@ -144,7 +144,7 @@ pub(super) fn data_parallel() -> RunFolder {
     let run = by_two(&[]);
     let _ = run.train().expect_code(0);
     let entries = run.entries();
-    let plan = &of_kind(&entries, "attempt.start").next().expect("an attempt")["body"]["det"]["plan"];
+    let plan = &of_kind(&entries, "attempt.start").next().expect("an attempt")["body"]["obs"]["plan"];
     assert_eq!(plan["num_workers"], 2, "{plan:#}");
     run
 }
