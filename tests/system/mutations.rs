@@ -51,12 +51,12 @@ fn a_frozen_file_and_a_checkpoint_s_file_carry_their_digests() -> Result<()> {
     let record = Records::default().get(PLAIN)?;
     let mut changed = record.clone();
     changed.edit_artifact("/update/card", |card| {
-        card["extensions"] = json!([]);
-        card["name"] = json!("another name");
+        card["groups"][0]["weight_decay"] = json!(0.25);
         Ok(())
     })?;
     let sealed = changed.seal(Attacker::OwnerAndTrainer)?;
-    assert!(Judged::of(&report(&sealed.ledger())?).counts());
+    let judged = Judged::of(&report(&sealed.ledger())?);
+    assert!(judged.counts() && judged.killers.contains("GL402"), "{judged:#?}");
 
     let mut changed = record.clone();
     let path = changed.checkpoint(0)?.join("topology.json");

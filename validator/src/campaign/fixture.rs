@@ -153,7 +153,7 @@ pub(crate) struct Plan {
 
 /// The policy card of an arm.
 fn card_of(arm: &str) -> PolicyCard {
-    let mut card: PolicyCard = card();
+    let mut card: PolicyCard = card(1);
     let UpdateRule::Adamw { beta2, .. } = &mut card.update;
     if arm == PROPOSED {
         *beta2 = 0.99;

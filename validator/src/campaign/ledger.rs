@@ -23,7 +23,7 @@ use crate::error::AuditError;
 use crate::evidence::VerifiedHead;
 use crate::heads::{HeadSinks, HeadWatch, Signers};
 use crate::reading::EntryReader;
-use crate::row::{RowCheck, RowContext};
+use crate::row::{Looked, RowCheck, RowContext};
 use crate::rule::{At, Outcome, Sink};
 use crate::rules as run_rules;
 use crate::store::{self, Access, Store};
@@ -71,8 +71,7 @@ pub(crate) fn read(
     rulings.push(Ruling::new(&rules::gc107_preregistration_frozen::INFO, frozen_sink, Outcome::Checked(1)));
     let mut pass = Pass::new(frozen.as_ref(), store.as_ref(), head_file, &mut layout);
     if let Some(store) = &store {
-        let (_, result) = store.for_each_row(|row| pass.row(row));
-        if let Err(error) = result {
+        if let Err(error) = store.for_each_row(&mut |row| pass.row(row)).whole() {
             store::unreadable(path, &mut layout, &error);
         }
         if !store.is_unchanged() {
@@ -147,7 +146,7 @@ impl<'a> Pass<'a> {
     }
 
     fn row(&mut self, row: store::Row<'_>) {
-        let context = RowContext::new(self.frontier.size(), row, None, &mut self.reader);
+        let context = RowContext::new(self.frontier.size(), row, Looked::at(row.entry, &mut self.reader), None);
         for check in &mut self.rows {
             check.row(&context, &mut self.row_sink);
         }

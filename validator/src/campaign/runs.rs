@@ -27,7 +27,7 @@ use crate::error::AuditError;
 use crate::evidence;
 use crate::note::Note;
 use crate::reading::EntryReader;
-use crate::row::RowContext;
+use crate::row::{Looked, RowContext};
 use crate::rule::Sink;
 use crate::store::{Access, Store};
 use crate::tree::Frontier;
@@ -169,8 +169,8 @@ fn collect(store: &Store, path: &Path, campaign: &Frozen, sizes: &BTreeSet<u64>)
     let mut frontier = Frontier::new();
     let mut roots = BTreeMap::new();
     // A damaged file ends the rows early; the run's own audit says so.
-    let _ = store.for_each_row(|row| {
-        let context = RowContext::new(frontier.size(), row, None, &mut reader);
+    let _ = store.for_each_row(&mut |row| {
+        let context = RowContext::new(frontier.size(), row, Looked::at(row.entry, &mut reader), None);
         if let Some(entry) = context.canonical_entry() {
             collector.entry(entry);
         }
@@ -227,8 +227,8 @@ fn openings(path: &Path, contract: &Digest) -> Result<Vec<Opening>, String> {
     let mut found = Vec::new();
     let mut reader = EntryReader::new();
     let mut position = 0;
-    let (_, result) = store.for_each_row(|row| {
-        let context = RowContext::new(position, row, None, &mut reader);
+    let end = store.for_each_row(&mut |row| {
+        let context = RowContext::new(position, row, Looked::at(row.entry, &mut reader), None);
         position += 1;
         if let Some(entry) = context.canonical_entry()
             && entry.header.run.as_str() == own
@@ -241,7 +241,7 @@ fn openings(path: &Path, contract: &Digest) -> Result<Vec<Opening>, String> {
             });
         }
     });
-    result.map_err(|error| format!("{}: {error}", ledger.display()))?;
+    end.whole().map_err(|error| format!("{}: {error}", ledger.display()))?;
     Ok(found)
 }
 

@@ -36,7 +36,7 @@ pub(super) fn compare(a: &Side, b: &Side) -> Result<Comparison, DiffError> {
         let store = open_store(&b.path, access)?;
         let (mut stated, mut reader) = (Stated::new(a), EntryReader::new());
         let mut unread = None;
-        let (_, result) = store.for_each_row(|row| match read(&mut reader, row.entry) {
+        let end = store.for_each_row(&mut |row| match read(&mut reader, row.entry) {
             Ok(entry) => stated.entry(&entry),
             Err(error) => {
                 unread.get_or_insert_with(|| format!("row {}: {error}", row.seq));
@@ -46,7 +46,7 @@ pub(super) fn compare(a: &Side, b: &Side) -> Result<Comparison, DiffError> {
         if let Some(reason) = unread {
             return Err(no_run(reason));
         }
-        result.map_err(|error| no_run(error.to_string()))?;
+        end.whole().map_err(|error| no_run(error.to_string()))?;
         if access == Access::Copy || store.is_unchanged() {
             return Ok(stated.finish());
         }

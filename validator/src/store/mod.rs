@@ -74,6 +74,23 @@ pub(crate) enum RowsEnd {
     Refused,
 }
 
+impl RowsEnd {
+    /// For a reader that lets SQLite read, which refuses no pages.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub(crate) fn whole(self) -> rusqlite::Result<()> {
+        match self {
+            Self::Complete => Ok(()),
+            Self::Damaged(error) => Err(error),
+            Self::Refused => {
+                let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+                Err(rusqlite::Error::SqliteFailure(code, Some("pages are not as they should be".to_owned())))
+            }
+        }
+    }
+}
+
 /// A ledger's database, open for reading.
 pub(crate) struct Store {
     connection: Connection,

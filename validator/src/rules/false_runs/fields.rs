@@ -21,7 +21,7 @@ use schemas::number::Float;
 use serde_json::{Value, json};
 use sha2::Digest as _;
 
-use super::{attempts, changed, check_table, checkpoints, evaluation, faults, probes};
+use super::{attempts, changed, check_table, checkpoints, evaluation, faults, membership, probes};
 use super::{retention, scaling, stateful, statistical, warm_start, workers};
 use crate::derive::shares;
 use crate::fixture::{
@@ -56,12 +56,7 @@ static BASES: &[Base] = &[
     ("a run that was probed by a test", || statistical::tested(|_| {})),
     ("a run with a retirement", || retention::with_retirement(|_| {})),
     ("a run with state digests", || checkpoints::with_cadence(|_, _| {})),
-    ("a run of a campaign", || {
-        under(|c| {
-            let (arm, campaign) = ("baseline".to_owned(), Digest::sha256([4; 32]));
-            c.membership = Membership::Campaign { arm, campaign, rescue_level: 0, trial: 1 };
-        })
-    }),
+    ("a run of a campaign", || membership::member().build()),
     ("a run that says it evolved", || {
         changed(|f| {
             f.frozen.contract.credit =
