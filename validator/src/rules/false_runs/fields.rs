@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use schemas::body::{Body, Credit};
-use schemas::contract::{Contract, CreditRule, Membership, WitnessKey};
+use schemas::contract::{Contract, CreditRule, WitnessKey};
 use schemas::digest::Digest;
 use schemas::entry::{Entry, Extension};
 use schemas::ids::{IdempotencyKey, RunId};
