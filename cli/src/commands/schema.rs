@@ -21,6 +21,7 @@ macro_rules! schemas {
 }
 
 schemas!(
+    "campaign-report",
     "checkpoint-manifest",
     "contract",
     "data-manifest",

@@ -124,26 +124,30 @@ impl Collector {
             Body::AttemptStart(halves) => self.begin(halves.det.from_step),
             Body::AttemptEnd(halves) => {
                 self.num_ended += 1;
-                self.costs.cpu_us += halves.obs.cost.cpu_us;
+                grow(&mut self.costs.cpu_us, halves.obs.cost.cpu_us);
                 match halves.obs.cost.energy_j {
-                    Some(joules) => self.costs.energy_j = self.costs.energy_j.map(|sum| sum + joules),
+                    Some(joules) => {
+                        self.costs.energy_j = self.costs.energy_j.map(|sum| sum.saturating_add(joules));
+                    }
                     None => self.has_energy = false,
                 }
             }
             Body::Step(halves) => self.step(entry.header.step.unwrap_or(0), &halves.det, &halves.obs),
             Body::Eval(halves) => {
-                self.costs.evaluations += 1;
-                self.costs.device_us += halves.obs.duration_us;
+                grow(&mut self.costs.evaluations, 1);
+                grow(&mut self.costs.device_us, halves.obs.duration_us);
                 self.has_qualification_eval |= halves.det.split == schemas::data::Split::Qualification;
                 if halves.det.stream == self.quality.stream {
                     self.value(entry.header.step.unwrap_or(0), halves.det.value.0);
                 }
             }
-            Body::CheckpointDurablyCommitted(halves) => self.costs.checkpoint_bytes += halves.obs.num_bytes,
+            Body::CheckpointDurablyCommitted(halves) => {
+                grow(&mut self.costs.checkpoint_bytes, halves.obs.num_bytes);
+            }
             Body::CheckpointRequested(halves) => self.keep_value(halves.det.step),
             Body::CandidateSelected(halves) => self.selected = Some((halves.det.step, entry.time_us)),
             Body::Intervention(halves) => {
-                self.costs.operator_minutes += u64::from(halves.obs.operator_minutes.unwrap_or(0));
+                grow(&mut self.costs.operator_minutes, u64::from(halves.obs.operator_minutes.unwrap_or(0)));
             }
             Body::RunEnd(halves) => self.ended = Some(halves.det.outcome),
             _ => {}
@@ -162,14 +166,14 @@ impl Collector {
         let Some(attempt) = entry.header.attempt else { return };
         let (_, last) = *self.running.entry(attempt).or_insert((entry.time_us, entry.time_us));
         let latest = last.max(entry.time_us);
-        self.costs.wall_us += latest - last;
+        grow(&mut self.costs.wall_us, latest - last);
         if let Some(span) = self.running.get_mut(&attempt) {
             span.1 = latest;
         }
     }
 
     fn begin(&mut self, from_step: u64) {
-        self.costs.attempts += 1;
+        grow(&mut self.costs.attempts, 1);
         if from_step == 0 {
             self.counters = Counters::default();
         }
@@ -182,23 +186,25 @@ impl Collector {
 
     fn step(&mut self, step: u64, det: &StepDet, obs: &StepObs) {
         self.counters = det.counters;
-        self.costs.steps_executed += 1;
-        self.costs.bytes_sent += obs.bytes_sent;
-        self.costs.recording_us += obs.recording_us;
-        self.costs.device_us += if obs.shares.is_empty() {
-            obs.duration_us
-        } else {
-            obs.shares.iter().map(|share| share.duration_us).sum()
-        };
-        let drawn = det.draws.iter().flat_map(|draw| &draw.ranges);
-        self.costs.examples += drawn.map(|range| range.num_examples).sum::<u64>();
+        grow(&mut self.costs.steps_executed, 1);
+        grow(&mut self.costs.bytes_sent, obs.bytes_sent);
+        grow(&mut self.costs.recording_us, obs.recording_us);
+        if obs.shares.is_empty() {
+            grow(&mut self.costs.device_us, obs.duration_us);
+        }
+        for share in &obs.shares {
+            grow(&mut self.costs.device_us, share.duration_us);
+        }
+        for range in det.draws.iter().flat_map(|draw| &draw.ranges) {
+            grow(&mut self.costs.examples, range.num_examples);
+        }
         let signal = match &det.credit {
             Credit::Backpropagation { loss, num_tokens, .. } => {
-                self.costs.tokens += num_tokens;
+                grow(&mut self.costs.tokens, *num_tokens);
                 loss.0
             }
             Credit::Evolution { fitness, evaluations, .. } => {
-                self.costs.evaluations += evaluations;
+                grow(&mut self.costs.evaluations, *evaluations);
                 fitness.0
             }
         };
@@ -247,6 +253,12 @@ impl Collector {
             openings,
         }
     }
+}
+
+/// Adds to a count without leaving it: what an entry says is not believed to be
+/// small.
+fn grow(count: &mut u64, by: u64) {
+    *count = count.saturating_add(by);
 }
 
 /// What a run froze.

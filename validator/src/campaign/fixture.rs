@@ -301,6 +301,7 @@ pub(crate) fn empty() -> Campaign {
         id: RunId(format!("{}-00000000000000aa", &digest.hex()[..16])),
         runs: Vec::new(),
         unbound: Vec::new(),
+        unread: Vec::new(),
     }
 }
 

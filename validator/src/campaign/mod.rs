@@ -10,14 +10,12 @@ mod claims;
 mod differ;
 mod facts;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod ledger;
 mod numbers;
 mod render;
 mod rules;
 mod runs;
-#[cfg(test)]
-mod stored;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -85,7 +83,7 @@ fn audit_once(
         Some(frozen) => {
             let mut told = |done, total| progress(Progress { phase: "runs", done, total });
             let runs = runs::read_all(read.registrations, frozen, &folder, &mut told)?;
-            let unbound = runs::unbound(frozen, &request.ledger, &folder, &runs)?;
+            let (unbound, unread) = runs::unbound(frozen, &request.ledger, &folder, &runs);
             Some(Campaign {
                 prereg: frozen.prereg.clone(),
                 digest: frozen.digest,
@@ -93,6 +91,7 @@ fn audit_once(
                 id: frozen.id.clone(),
                 runs,
                 unbound,
+                unread,
             })
         }
     };

@@ -198,9 +198,12 @@ mod tests {
 
     #[test]
     fn an_advantage_is_in_favour_of_the_arm() {
-        let of = |direction, dimension| advantage(direction, dimension, 1.0, 2.0);
-        assert_eq!(of(Direction::Minimize, ClaimDimension::Quality), 1.0);
-        assert_eq!(of(Direction::Maximize, ClaimDimension::Quality), -1.0);
-        assert_eq!(of(Direction::Maximize, ClaimDimension::TokensToQuality), 0.5);
+        let check = |direction, dimension, expected: f64| {
+            let found = advantage(direction, dimension, 1.0, 2.0);
+            assert!((found - expected).abs() < 1e-12, "{found}");
+        };
+        check(Direction::Minimize, ClaimDimension::Quality, 1.0);
+        check(Direction::Maximize, ClaimDimension::Quality, -1.0);
+        check(Direction::Maximize, ClaimDimension::TokensToQuality, 0.5);
     }
 }

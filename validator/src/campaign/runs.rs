@@ -246,38 +246,46 @@ fn openings(path: &Path, contract: &Digest) -> Result<Vec<Opening>, String> {
 }
 
 /// Runs below the campaign's folder, or beside its runs, that name the campaign
-/// and are not among those that it binds.
-///
-/// # Errors
-/// When a ledger is there and cannot be looked at.
+/// and are not among those that it binds; and what could not be looked at.
 pub(crate) fn unbound(
     frozen: &Frozen,
     ledger: &Path,
     folder: &Path,
     runs: &[Run],
-) -> Result<Vec<Unbound>, AuditError> {
+) -> (Vec<Unbound>, Vec<(String, String)>) {
     let bound: BTreeSet<&RunId> = runs.iter().map(|run| &run.id).collect();
     let own = fs::canonicalize(ledger).ok();
-    let mut found = Vec::new();
-    for path in databases(folder, runs) {
+    let (mut found, mut unread) = (Vec::new(), Vec::new());
+    let told = |path: &Path| path.strip_prefix(folder).unwrap_or(path).display().to_string();
+    for (place, path) in databases(folder, runs).into_iter().enumerate() {
+        if place >= MAX_FILES_LOOKED_AT {
+            unread.push((told(folder), format!("more than {MAX_FILES_LOOKED_AT} databases lie there")));
+            break;
+        }
         let is_own = own.is_some() && fs::canonicalize(&path).ok() == own;
         // What lies where a run should is compared with that run.
         let is_bound = runs.iter().any(|run| folder.join(run.path()) == path);
         if is_own || is_bound || path.file_name().is_some_and(|name| name == QUALIFICATION_LEDGER) {
             continue;
         }
-        let Some(store) = open(&path, Access::InPlace)? else { continue };
+        let store = match open(&path, Access::InPlace) {
+            Ok(Some(store)) => store,
+            Ok(None) => continue,
+            Err(error) => {
+                unread.push((told(&path), error.to_string()));
+                continue;
+            }
+        };
         let Some(read) = read_contract(&store) else { continue };
         let Membership::Campaign { campaign, preregistration, .. } = &read.contract.membership else {
             continue;
         };
         let is_named = *campaign == frozen.id || preregistration.digest == Some(frozen.file_digest);
         if is_named && !bound.contains(&read.run) {
-            let path = path.strip_prefix(folder).unwrap_or(&path).display().to_string();
-            found.push(Unbound { path, run: read.run, has_begun: store.num_rows() > 1 });
+            found.push(Unbound { path: told(&path), run: read.run, has_begun: store.num_rows() > 1 });
         }
     }
-    Ok(found)
+    (found, unread)
 }
 
 /// Database files in the campaign's folder, in the folders below it and in those
@@ -285,9 +293,11 @@ pub(crate) fn unbound(
 fn databases(folder: &Path, runs: &[Run]) -> BTreeSet<PathBuf> {
     let mut folders: BTreeSet<PathBuf> = BTreeSet::from([folder.to_owned()]);
     folders.extend(listed(folder).into_iter().filter(|path| path.is_dir()));
-    folders.extend(runs.iter().filter_map(|run| Some(folder.join(run.path()).parent()?.to_owned())));
+    // A path that leaves the folder is not followed here either.
+    let located = |run: &Run| Some(locate(folder, run.path()).ok()?.parent()?.to_owned());
+    folders.extend(runs.iter().filter_map(located));
     let is_database = |path: &PathBuf| path.extension().is_some_and(|end| end == "db") && path.is_file();
-    folders.iter().flat_map(|folder| listed(folder)).filter(is_database).take(MAX_FILES_LOOKED_AT).collect()
+    folders.iter().flat_map(|folder| listed(folder)).filter(is_database).collect()
 }
 
 /// What lies in a folder, but no links.

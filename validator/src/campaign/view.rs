@@ -111,6 +111,8 @@ pub(crate) struct Campaign {
     /// In the order of their first entries.
     pub(crate) runs: Vec<Run>,
     pub(crate) unbound: Vec<Unbound>,
+    /// Databases that lie there and could not be looked at, with the reason.
+    pub(crate) unread: Vec<(String, String)>,
 }
 
 impl Campaign {

@@ -43,6 +43,10 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
             ruled.sink.incomplete(at, message, expected, "none; the run has not begun");
         }
     }
+    for (path, reason) in &campaign.unread {
+        let message = "whether a run of this campaign lies here unbound cannot be told";
+        ruled.sink.not_evaluated(At::place(path), message, "a file that can be read", reason);
+    }
     Outcome::Checked((campaign.runs.len() + campaign.prereg.arms.len() * campaign.prereg.seeds.len()) as u64)
 }
 

@@ -112,7 +112,7 @@ pub(super) static MUTATIONS: &[Mutation] = &[
     }),
     record("GC108", "a card that nobody names", |campaign| campaign.prereg.arms[1].card = None),
     record("GC108", "a ladder without its first rung", |campaign| {
-        campaign.prereg.arms[1].rescue[0].level = 2
+        campaign.prereg.arms[1].rescue[0].level = 2;
     }),
     record("GC108", "a claim against itself", |campaign| {
         campaign.prereg.claims[0].arms[0].against = PROPOSED.to_owned();
@@ -239,6 +239,9 @@ pub(super) static MUTATIONS: &[Mutation] = &[
     }),
     record("GC112", "a frozen run that is not bound yet", |campaign| {
         campaign.unbound.push(Unbound { path: "next/run.db".to_owned(), run: "x".into(), has_begun: false });
+    }),
+    record("GC112", "a database beside the campaign that cannot be read", |campaign| {
+        campaign.unread.push(("hidden/run.db".to_owned(), "permission denied".to_owned()));
     }),
     error("GC113", "one contract frozen twice", "better", |campaign| {
         let other = campaign.run_mut(PROPOSED, Confirmation, 1).facts_mut().frozen.clone();

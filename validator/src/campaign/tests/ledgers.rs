@@ -8,9 +8,11 @@ use schemas::report::{RuleStatus, Verdict};
 
 use crate::assemble::{self, Ruling};
 use crate::campaign::fixture::{BASELINE, PROPOSED, SEEDS};
-use crate::campaign::stored::{BoundRun, StoredCampaign, det_of, plans, size_of, small_preregistration};
 use crate::campaign::{ledger, sarif, text};
-use crate::fixture::{Fixture, RunBuilder, frozen_preregistration};
+use crate::fixture::{
+    BoundRun, Fixture, RunBuilder, StoredCampaign, det_of, frozen_preregistration, plans, size_of,
+    small_preregistration,
+};
 use crate::store::Access;
 
 /// A run of the small campaign.
@@ -223,7 +225,7 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
     assert_eq!((honest.len(), assemble::judge(&honest).1), (7, Verdict::Accepted));
     let damages: [(&str, Effect, Damage); 8] = [
         ("GC101", Effect::Tampered, |campaign| {
-            campaign.tamper("campaign.db", "DROP TRIGGER IF EXISTS none; CREATE TABLE other (a INTEGER);");
+            campaign.tamper("campaign.db", "CREATE TABLE other (a INTEGER);");
         }),
         ("GC102", Effect::Tampered, |campaign| {
             campaign.tamper("campaign.db", "UPDATE entries SET leaf = zeroblob(32);");
@@ -240,7 +242,7 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
         ("GC106", Effect::Rejected, |campaign| {
             rewritten(campaign, |campaign| {
                 campaign.entries[0].header.run = "0000000000000000-0000000000000000".into();
-            })
+            });
         }),
         ("GC107", Effect::Tampered, |campaign| {
             rewritten(campaign, |campaign| {
@@ -248,7 +250,7 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
                     panic!("the freeze")
                 };
                 halves.det.preregistration = halves.det.preregistration.replace("0.95", "0.81");
-            })
+            });
         }),
     ];
     for (code, effect, damage) in damages {
