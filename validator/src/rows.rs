@@ -23,7 +23,7 @@ const BATCH_BYTES: usize = if cfg!(test) { 4 << 10 } else { 128 << 10 };
 
 /// Rows that are worth starting threads for. Unit tests, whose runs are short, start
 /// them for any.
-const MIN_SHARED_ROWS: u64 = if cfg!(test) { 0 } else { 256 };
+const MIN_SHARED_ROWS: u64 = if cfg!(test) { 1 } else { 256 };
 
 /// Batches that a thread may have before it: one at work and one waiting.
 const BATCHES_PER_THREAD: usize = 2;
