@@ -146,7 +146,8 @@ impl<'a> Pass<'a> {
     }
 
     fn row(&mut self, row: store::Row<'_>) {
-        let context = RowContext::new(self.frontier.size(), row, Looked::at(row.entry, &mut self.reader), None);
+        let context =
+            RowContext::new(self.frontier.size(), row, Looked::at(row.entry, &mut self.reader), None);
         for check in &mut self.rows {
             check.row(&context, &mut self.row_sink);
         }

@@ -46,6 +46,8 @@ pub(crate) struct StepFacts<'a> {
 
 struct EachStep<F> {
     each: F,
+    /// Whether what it finds depends on earlier entries.
+    is_stateful: bool,
     num_steps: u64,
 }
 
@@ -58,8 +60,12 @@ impl<F: FnMut(&StepFacts<'_>, &mut Sink)> Check for EachStep<F> {
         }
     }
 
-    fn settled_entry(&mut self, entry: &Entry, _: Option<&[u8]>, _: &mut Sink) {
-        self.num_steps += u64::from(entry.body.kind() == Kind::Step);
+    fn settled_entry(&mut self, entry: &Entry, _: Option<&[u8]>, sink: &mut Sink) {
+        if self.is_stateful {
+            self.entry(entry, sink);
+        } else {
+            self.num_steps += u64::from(entry.body.kind() == Kind::Step);
+        }
     }
 
     fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
@@ -70,7 +76,13 @@ impl<F: FnMut(&StepFacts<'_>, &mut Sink)> Check for EachStep<F> {
 /// A check that looks at each `step` entry by itself: what it finds depends on
 /// no other one, so an entry that was settled need not be looked at again.
 pub(crate) fn each_step<'a>(each: impl FnMut(&StepFacts<'_>, &mut Sink) + 'a) -> Box<dyn Check + 'a> {
-    Box::new(EachStep { each, num_steps: 0 })
+    Box::new(EachStep { each, is_stateful: false, num_steps: 0 })
+}
+
+/// The same where what it finds depends on the steps before, which it therefore
+/// sees even where they were settled.
+pub(crate) fn each_step_in_turn<'a>(each: impl FnMut(&StepFacts<'_>, &mut Sink) + 'a) -> Box<dyn Check + 'a> {
+    Box::new(EachStep { each, is_stateful: true, num_steps: 0 })
 }
 
 struct AtEnd<F> {

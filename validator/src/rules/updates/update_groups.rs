@@ -4,7 +4,7 @@ use schemas::report::Route;
 
 use crate::frozen::Frozen;
 use crate::rule::{At, Check, unavailable};
-use crate::rules::common::{declare_rule, each_step, same_float};
+use crate::rules::common::{declare_rule, each_step_in_turn, same_float};
 
 declare_rule!(
     /// `GL402`.
@@ -39,7 +39,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     };
     // Step and norms of the groups behind the step before.
     let mut before: (u64, Vec<Option<f64>>) = (0, Vec::new());
-    each_step(move |facts, sink| {
+    each_step_in_turn(move |facts, sink| {
         let norms = facts.det.updates.iter().map(|update| update.parameter_norm.map(|norm| norm.0)).collect();
         let (last, before) = std::mem::replace(&mut before, (facts.step, norms));
         let is_next = last.checked_add(1) == Some(facts.step);
