@@ -35,6 +35,15 @@ pub enum CreateError {
         /// The existing file.
         path: PathBuf,
     },
+    /// Another database was there.
+    #[error(
+        "{path} is the log of a database that is gone, and would be read into a new one; move it away with \
+         what it belongs to"
+    )]
+    StaleLog {
+        /// The log.
+        path: PathBuf,
+    },
     /// The key may not sign this.
     #[error("a key of role {role} cannot do this; it takes the {expected} key that the contract names")]
     WrongKey {
@@ -209,6 +218,18 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], CreateError> {
     Ok(bytes)
 }
 
+/// Refuses a name beside which another database left its log: SQLite would read
+/// the log's pages into the new one.
+pub(crate) fn refuse_stale_log(path: &Path) -> Result<(), CreateError> {
+    for suffix in ["-wal", "-journal"] {
+        let log = with_suffix(path, suffix);
+        if std::fs::symlink_metadata(&log).is_ok_and(|found| found.len() > 0) {
+            return Err(CreateError::StaleLog { path: log });
+        }
+    }
+    Ok(())
+}
+
 /// Builds the database under a temporary name and puts head and database in place.
 pub(crate) fn build(
     path: &Path,
@@ -221,6 +242,7 @@ pub(crate) fn build(
     if path.exists() {
         return Err(CreateError::Exists { path: path.to_owned() });
     }
+    refuse_stale_log(path)?;
     let temporary = Temporary(with_suffix(path, &format!(".creating-{}", std::process::id())));
     let mut frontier = Frontier::new();
     if let Some(row) = row {

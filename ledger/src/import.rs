@@ -7,13 +7,14 @@
 //! same ledger, and an entry that says something else under a key that is taken
 //! is refused before anything is written.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use schemas::digest::{Digest, decode_hex};
 use schemas::entry::Entry;
 use schemas::ids::RunId;
 
-use crate::create::Temporary;
+use crate::create::{CreateError, Temporary, refuse_stale_log};
 use crate::export::{ARTIFACTS, CheckedHead, ENTRIES, ExportError, ExportSummary, Inspected, Lines, inspect};
 use crate::head_file::{self, HeadFile, HeadFileError};
 use crate::lock::{LockError, WriterLock, with_suffix};
@@ -43,6 +44,9 @@ pub struct ImportSummary {
     pub num_new_entries: u64,
     /// Heads that were added.
     pub num_new_heads: u64,
+    /// Last entries of the export that an existing ledger did not get, since no
+    /// head of the export is over them: anybody could have written them.
+    pub num_unsigned: u64,
 }
 
 /// An import that was refused or failed.
@@ -51,6 +55,9 @@ pub enum ImportError {
     /// The export cannot be read, or does not hold.
     #[error(transparent)]
     Export(#[from] ExportError),
+    /// No ledger can be made here.
+    #[error(transparent)]
+    Create(#[from] CreateError),
     /// The existing ledger cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -167,6 +174,7 @@ impl ImportError {
             Self::Export(ExportError::Io { .. }) => "name a folder that `ledger export` made",
             Self::Export(_) | Self::Changed { .. } => "compare with another copy, or export again",
             Self::Store(error) => error.hint(),
+            Self::Create(_) => "import to another name, or move away what is there",
             Self::Lock(_) => "wait for the other writer to end, or import to another name",
             Self::HeadFile(HeadFileError::Exists { .. }) | Self::Beside { .. } => {
                 "keep the head file elsewhere, and find out which ledger it belongs to; import to another name"
@@ -218,10 +226,11 @@ impl Import<'_> {
     /// Builds the database under a temporary name and puts head file and
     /// database in place, as a freeze does.
     fn create(&self) -> Result<ImportSummary, ImportError> {
+        refuse_stale_log(self.ledger)?;
         let temporary = Temporary(with_suffix(self.ledger, &format!(".importing-{}", std::process::id())));
         on_own_thread(|| {
             let mut store = Store::create(&temporary.0)?;
-            let filled = self.fill(&mut store, 0, None);
+            let filled = self.fill(&mut store, 0..self.export.summary.num_entries, None);
             store.close()?;
             filled
         })?;
@@ -244,6 +253,7 @@ impl Import<'_> {
             num_entries: summary.num_entries,
             num_new_entries: summary.num_entries,
             num_new_heads: summary.num_heads,
+            num_unsigned: 0,
         })
     }
 
@@ -290,6 +300,9 @@ impl Import<'_> {
 
     fn extend_store(&self, store: &mut Store) -> Result<Found, ImportError> {
         let export = self.export;
+        // What a ledger holds comes under its next head, so that it gets only what
+        // the run's own key has signed.
+        let num_signed = export.summary.head.size;
         let heads = store.heads()?;
         self.check_ledger(&heads)?;
         let scan = store.scan(&[export.summary.num_entries])?;
@@ -305,14 +318,15 @@ impl Import<'_> {
         let newest = heads.last().map(|head| head.size);
         self.check_heads(&heads)?;
         let missing = self.check_head_file(&heads)?;
-        let num_new_heads = self.fill(store, num_common, newest)?;
+        let num_new_heads = self.fill(store, num_common..num_signed.max(num_common), newest)?;
         self.append_to_head_file(missing)?;
         Ok(Found::Extended(ImportSummary {
             export: export.summary.clone(),
             is_created: false,
-            num_entries: num_stored.max(export.summary.num_entries),
-            num_new_entries: export.summary.num_entries - num_common,
+            num_entries: num_stored.max(num_signed),
+            num_new_entries: num_signed.saturating_sub(num_common),
             num_new_heads,
+            num_unsigned: export.summary.num_entries - num_signed.max(num_common),
         }))
     }
 
@@ -376,9 +390,9 @@ impl Import<'_> {
         }
     }
 
-    /// Stores the artifacts that are missing, then the entries from `from` on and
-    /// the heads above `newest`; gives the number of these.
-    fn fill(&self, store: &mut Store, from: u64, newest: Option<u64>) -> Result<u64, ImportError> {
+    /// Stores the artifacts that are missing, then the entries of a range and the
+    /// heads above `newest`; gives the number of these.
+    fn fill(&self, store: &mut Store, entries: Range<u64>, newest: Option<u64>) -> Result<u64, ImportError> {
         for digest in &self.export.artifacts {
             if !store.has_artifact(&digest.bytes)? {
                 let bytes = self.artifact(digest)?;
@@ -388,7 +402,7 @@ impl Import<'_> {
         let known = |checked: &CheckedHead| newest.is_some_and(|newest| checked.head.size <= newest);
         let num_known = self.export.heads.partition_point(known);
         let heads = self.export.heads.get(num_known..).unwrap_or_default();
-        store.write_with(|appending| self.append(appending, from, heads))??;
+        store.write_with(|appending| self.append(appending, &entries, heads))??;
         Ok(heads.len() as u64)
     }
 
@@ -407,12 +421,12 @@ impl Import<'_> {
     fn append(
         &self,
         appending: &mut Appending<'_>,
-        from: u64,
+        entries: &Range<u64>,
         mut heads: &[CheckedHead],
     ) -> Result<(), ImportError> {
         let path = self.entries_path();
         let mut lines = Lines::open(&path)?;
-        let (mut rows, mut num_bytes, mut num_stored) = (Vec::new(), 0, from);
+        let (mut rows, mut num_bytes, mut num_stored) = (Vec::new(), 0, entries.start);
         let mut commit = |rows: &mut Vec<NewRow>, num_stored: u64| {
             let num_due = heads.partition_point(|checked| checked.head.size <= num_stored);
             let (due, later) = heads.split_at(num_due);
@@ -436,7 +450,7 @@ impl Import<'_> {
             ) else {
                 return Err(ImportError::Changed { path, line: index + 1 });
             };
-            if index < from {
+            if !entries.contains(&index) {
                 continue;
             }
             num_bytes += line.len();
@@ -447,7 +461,7 @@ impl Import<'_> {
                 num_bytes = 0;
             }
         }
-        if num_stored < self.export.summary.num_entries {
+        if num_stored < entries.end {
             return Err(ImportError::Changed { path, line: num_stored + 1 });
         }
         commit(&mut rows, num_stored)

@@ -299,3 +299,73 @@ fn what_was_cut_or_changed_is_refused_with_its_place() {
     assert!(matches!(wrong_key, Err(ImportError::Export(ExportError::Head { .. }))));
     import(&export, &out.path("copy.db"), &[]).expect("and as it was it is taken");
 }
+
+/// As layout 1 has it.
+const HEADS_DELETE: &str = "CREATE TRIGGER heads_delete BEFORE DELETE ON heads
+BEGIN
+    SELECT RAISE(ABORT, 'heads is append-only: no DELETE');
+END";
+
+/// What is appended comes under the next head of whoever goes on.
+#[test]
+fn entries_that_no_head_is_over_are_not_appended_to_a_ledger() {
+    let fixture = Fixture::new();
+    append(&fixture, 1..=5);
+    let out = Out::new();
+    let (early, copy) = (out.export(&fixture, "early"), out.path("copy.db"));
+    import(&early, &copy, &[]).expect("imported");
+    append(&fixture, 6..=9);
+    // The head over the last entries is lost, in the database and beside it.
+    let sqlite = rusqlite::Connection::open(fixture.path()).expect("an SQLite file");
+    sqlite.execute_batch("DROP TRIGGER heads_delete").expect("dropped");
+    let newest = "SELECT max(size) FROM heads";
+    let largest = || sqlite.query_row(newest, [], |row| row.get::<_, i64>(0)).expect("a head");
+    let last = largest();
+    sqlite.execute("DELETE FROM heads WHERE size = ?1", [last]).expect("deleted");
+    let signed = largest().unsigned_abs();
+    let last = last.unsigned_abs();
+    sqlite.execute_batch(HEADS_DELETE).expect("put back");
+    drop(sqlite);
+    std::fs::remove_file(head_file(&fixture.path())).expect("there was one");
+    let late = out.path("late");
+    export::export(&fixture.path(), &late).expect("exported");
+
+    let before = rows(&copy).len() as u64;
+    let summary = import(&late, &copy, &[]).expect("further");
+    assert_eq!((summary.num_entries, summary.num_unsigned), (signed, last - signed), "{summary:?}");
+    assert!(summary.num_unsigned > 0 && rows(&copy).len() as u64 >= before);
+    // A new ledger is the exported one as a whole.
+    let summary = import(&late, &out.path("new.db"), &[]).expect("made");
+    assert_eq!((summary.num_entries, summary.num_unsigned), (last, 0));
+}
+
+#[test]
+fn an_artifact_that_the_contract_does_not_name_is_refused() {
+    let fixture = Fixture::new();
+    append(&fixture, 1..=2);
+    let out = Out::new();
+    let folder = out.export(&fixture, "export");
+    let name = blake3::hash(b"").to_hex().to_string();
+    std::fs::write(folder.join("artifacts").join(&name), b"").expect("written");
+    let error = import(&folder, &out.path("copy.db"), &[]).expect_err("one too many");
+    assert!(error.is_finding() && error.to_string().contains(&name), "{error}");
+    assert!(!out.path("copy.db").exists());
+}
+
+/// SQLite would read the log's pages into whatever has the name.
+#[test]
+fn a_log_that_a_lost_database_left_is_not_read_into_a_new_one() {
+    let fixture = Fixture::new();
+    append(&fixture, 1..=2);
+    let out = Out::new();
+    let folder = out.export(&fixture, "export");
+    for suffix in ["-wal", "-journal"] {
+        let log = out.path(&format!("copy.db{suffix}"));
+        std::fs::write(&log, b"frames").expect("written");
+        let error = import(&folder, &out.path("copy.db"), &[]).expect_err("a log is there");
+        assert!(error.to_string().contains(suffix) && !error.is_finding(), "{error}");
+        assert!(!out.path("copy.db").exists() && log.exists());
+        std::fs::remove_file(log).expect("removed");
+    }
+    import(&folder, &out.path("copy.db"), &[]).expect("imported");
+}

@@ -46,13 +46,16 @@ pub(crate) fn for_each(
     let num_workers = (num_threads.get() - 1).min(MAX_WORKERS);
     if num_workers == 0 || store.num_rows() < MIN_SHARED_ROWS {
         let mut reader = EntryReader::new();
-        return store.for_each_row(&mut |row| visit(row, Looked::at(row.entry, &mut reader)));
+        return store.for_each_row(&mut |row| visit(row.cut(), Looked::at(row.entry, &mut reader)));
     }
     std::thread::scope(|scope| {
         let mut line = Line::new(scope, num_workers);
         let mut batch = Batch::default();
+        let mut reader = EntryReader::new();
         let end = store.for_each_row(&mut |row| {
-            batch.push(row);
+            // What is too long for an entry is hashed here, and not copied as a whole.
+            let is_long = row.entry.len() > schemas::MAX_ENTRY_BYTES;
+            batch.push(row.cut(), is_long.then(|| Looked::at(row.entry, &mut reader)));
             if batch.bytes.len() >= BATCH_BYTES {
                 batch = line.exchange(std::mem::take(&mut batch), visit);
             }
@@ -68,6 +71,8 @@ pub(crate) fn for_each(
 /// A row's columns within the bytes of its batch.
 struct Place {
     seq: i64,
+    /// Of an entry that is not here as a whole.
+    looked: Option<Looked>,
     idem: Range<usize>,
     entry: Range<usize>,
     leaf: Range<usize>,
@@ -82,14 +87,14 @@ struct Batch {
 }
 
 impl Batch {
-    fn push(&mut self, row: Row<'_>) {
+    fn push(&mut self, row: Row<'_>, looked: Option<Looked>) {
         let mut add = |bytes: &[u8]| {
             let start = self.bytes.len();
             self.bytes.extend_from_slice(bytes);
             start..self.bytes.len()
         };
         let (idem, entry, leaf) = (add(row.idem), add(row.entry), add(row.leaf));
-        self.places.push(Place { seq: row.seq, idem, entry, leaf });
+        self.places.push(Place { seq: row.seq, looked, idem, entry, leaf });
     }
 
     fn bytes(&self, range: &Range<usize>) -> &[u8] {
@@ -97,8 +102,13 @@ impl Batch {
     }
 
     fn look(&mut self, reader: &mut EntryReader) {
-        let looked = self.places.iter().map(|place| Looked::at(self.bytes(&place.entry), reader));
+        let mut places = std::mem::take(&mut self.places);
+        let looked = places.iter_mut().map(|place| {
+            let known = place.looked.take();
+            known.unwrap_or_else(|| Looked::at(self.bytes(&place.entry), reader))
+        });
         self.looked = looked.collect();
+        self.places = places;
     }
 
     /// Gives the rows away; what is left is space for further ones.

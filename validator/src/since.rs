@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use schemas::digest::{Digest, decode_hex};
 use schemas::dsse::REPORT_PAYLOAD_TYPE;
-use schemas::report::{AuditedBefore, Report, RuleStatus};
+use schemas::report::{AuditedBefore, Report, RuleStatus, Verdict};
 
 use crate::contract::ContractRead;
 use crate::dsse;
@@ -70,10 +70,21 @@ impl Since {
         if report.tool != TOOL {
             return Err(refused(format!("it is by {}, and this is {TOOL}", report.tool)));
         }
+        if matches!(report.verdict, Verdict::Rejected | Verdict::Tampered) {
+            let verdict = report.verdict.name();
+            return Err(refused(format!(
+                "its verdict is {verdict}: what one rule missed for that may be seen now"
+            )));
+        }
         let settled = settled(&report);
         let Some(head) = report.head.filter(|head| head.size > 0) else {
             return Err(refused("it saw no signed head".to_owned()));
         };
+        // A tail that nobody signed may have told another story of what lies before it.
+        if report.num_entries != head.size {
+            let (seen, signed) = (report.num_entries, head.size);
+            return Err(refused(format!("it judged {seen} entries, of which a head covers {signed}")));
+        }
         let root = decode_hex(&head.root).and_then(|root| root.try_into().ok());
         let root = root.ok_or_else(|| refused(format!("its root {:?} is no hash", head.root)))?;
         let report = Digest::blake3(*blake3::hash(bytes).as_bytes());

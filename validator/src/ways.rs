@@ -144,16 +144,51 @@ fn what_an_earlier_audit_settled_is_not_computed_again() {
     // A validator that lies about what it found deceives itself and nobody else.
     let mut lie = report.clone();
     lie.findings.clear();
+    lie.verdict = Verdict::Accepted;
     lie.rules.iter_mut().for_each(|rule| rule.status = RuleStatus::Passed);
     let path = save(&run, &lie);
     let gone_on = on_threads(&run, 1, Some(&path)).expect("it can look");
     assert_eq!(code(&gone_on, "GL303"), 0);
     assert!(gone_on.since.is_some());
-    // With the truth it asks again, since the rule had something to say.
-    let path = save(&run, &report);
+    // Where the rule had something to say it is asked again.
+    let mut half = report.clone();
+    half.verdict = Verdict::Incomplete;
+    let path = save(&run, &half);
     let gone_on = on_threads(&run, 1, Some(&path)).expect("it can look");
     assert_eq!(code(&gone_on, "GL303"), code(&report, "GL303"));
     assert_eq!(gone_on.verdict, report.verdict);
+}
+
+/// The shards that lay there when the report was made were others, and the steps
+/// were made from them: what it found in order was so only with these.
+#[test]
+fn what_was_compared_with_other_shards_is_compared_again() {
+    let run = StoredRun::new(honest_run());
+    let mut report = run.audit();
+    // Its word on the shards is missing, that on the steps is not.
+    for rule in &mut report.rules {
+        if ["GL108", "GL307"].contains(&rule.code.as_str()) {
+            rule.status = RuleStatus::NotEvaluated;
+        }
+    }
+    report.verdict = Verdict::NotEvaluated;
+    let mut fixture = honest_run();
+    fixture.change(Kind::Step, 3, |entry| {
+        let Body::Step(halves) = &mut entry.body else { panic!("a step") };
+        halves.det.draws[0].inputs = Digest::blake3([1; 32]);
+    });
+    let other = StoredRun::new(fixture);
+    let head = other.audit().head;
+    for (codes, is_found) in [(&[][..], false), (&["GL108", "GL307"][..], true)] {
+        let mut earlier = report.clone();
+        earlier.head.clone_from(&head);
+        earlier.rules.iter_mut().filter(|rule| !codes.contains(&rule.code.as_str())).for_each(|rule| {
+            rule.status = RuleStatus::Passed;
+        });
+        let path = save(&other, &earlier);
+        let gone_on = on_threads(&other, 1, Some(&path)).expect("it can look");
+        assert_eq!(gone_on.findings.iter().any(|one| one.code == "GL304"), is_found, "{codes:?}");
+    }
 }
 
 #[test]
@@ -218,6 +253,9 @@ fn reports_that_cannot_be_gone_on_from_are_refused() {
     refused(&changed(|report| report.run = None), VALIDATOR, "run none");
     refused(&changed(|report| report.contract = None), VALIDATOR, "contract none");
     refused(&changed(|report| report.head = None), VALIDATOR, "no signed head");
+    refused(&changed(|report| report.verdict = Verdict::Rejected), VALIDATOR, "its verdict is rejected");
+    refused(&changed(|report| report.verdict = Verdict::Tampered), VALIDATOR, "its verdict is tampered");
+    refused(&changed(|report| report.num_entries += 1), VALIDATOR, "of which a head covers");
     let missing = on_threads(&run, 1, Some(&run.beside("none.json")));
     assert!(matches!(missing, Err(AuditError::Named { .. })), "{missing:?}");
 }

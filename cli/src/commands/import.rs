@@ -44,7 +44,7 @@ fn show(summary: &ImportSummary, arguments: &ImportArguments) -> Result<(), Fail
                 "created": summary.is_created, "ledger": arguments.output, "num_artifacts": export.num_artifacts,
                 "num_entries": summary.num_entries, "num_heads": export.num_heads,
                 "num_new_entries": summary.num_new_entries, "num_new_heads": summary.num_new_heads,
-                "origin": export.head.origin, "root": encode_hex(&export.head.root), "run": export.run,
+                "num_unsigned": summary.num_unsigned, "origin": export.head.origin, "root": encode_hex(&export.head.root), "run": export.run,
                 "size": export.head.size
             }),
         );
@@ -55,6 +55,10 @@ fn show(summary: &ImportSummary, arguments: &ImportArguments) -> Result<(), Fail
         count(summary.num_entries),
         count(summary.num_new_entries)
     ))?;
+    if summary.num_unsigned > 0 {
+        let last = count(summary.num_unsigned);
+        print(format!("unsigned {last}, the last ones of the export, which no head is over: not taken"))?;
+    }
     print(format!(
         "heads    {}, the newest of the export of {} entries",
         count(export.num_heads),

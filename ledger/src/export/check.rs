@@ -342,6 +342,11 @@ fn check_artifacts(folder: &Path, first: Option<&Entry>) -> Result<Vec<Digest>, 
             let what = format!("{} of the contract is missing", stored.pointer);
             return Err(ExportError::Content { path: folder.join(stored.digest.hex()), line: None, what });
         }
+        let is_named = |digest: &&Digest| halves.det.artifacts.iter().any(|named| named.digest == **digest);
+        if let Some(other) = artifacts.iter().find(|digest| !is_named(digest)) {
+            let what = "the contract names no such artifact; remove the file".to_owned();
+            return Err(ExportError::Content { path: folder.join(other.hex()), line: None, what });
+        }
     }
     Ok(artifacts)
 }

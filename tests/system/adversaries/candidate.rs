@@ -134,6 +134,14 @@ pub(super) fn swapped_on_record() -> Result<Attacked> {
     Ok(Attacked::new(run, kept))
 }
 
+pub(super) fn swapped_without_handoff() -> Result<Attacked> {
+    let attacked = swapped_on_record()?;
+    for name in ["run.db.handoff.dsse.json", "run.db.report.dsse.json"] {
+        std::fs::remove_file(attacked.run.path().join(name))?;
+    }
+    Ok(attacked)
+}
+
 /// Replaces the newest checkpoint's model by one that was trained for longer, and
 /// signs a record in which this run made it.
 fn recorded(run: &RunFolder) -> Result<()> {

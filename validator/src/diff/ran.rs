@@ -24,8 +24,8 @@ use crate::store::Access;
 /// What a segment says where another number of workers begins it.
 const WORKER_COUNT: &str = "worker_count: ";
 
-/// Distinct statements that are kept one by one; a ledger that was made to have
-/// more is compared by its audit.
+/// Distinct statements that are kept one by one. That a ledger was made to have
+/// more is a difference that nothing declares.
 const MAX_STATEMENTS: usize = 10_000;
 
 pub(super) fn compare(a: &Side, b: &Side) -> Result<Comparison, DiffError> {
@@ -80,7 +80,9 @@ struct Stated<'a> {
     attempts: Vec<Attempt>,
     fields: Vec<Field>,
     first_threads: Option<u32>,
-    seen: BTreeSet<(String, String)>,
+    /// More was stated than is kept.
+    is_cut: bool,
+    seen: BTreeSet<(String, String, Status)>,
     segments: Vec<Segment>,
 }
 
@@ -92,6 +94,7 @@ impl<'a> Stated<'a> {
             attempts: Vec::new(),
             fields: Vec::new(),
             first_threads: None,
+            is_cut: false,
             seen: BTreeSet::new(),
             segments: Vec::new(),
         }
@@ -102,7 +105,8 @@ impl<'a> Stated<'a> {
         match &entry.body {
             Body::RunStart(halves) => self.contract_digest(index, halves.det.contract),
             Body::AttemptStart(halves) => self.attempt(index, &halves.det, &halves.obs),
-            Body::SegmentStart(halves) if self.segments.len() < MAX_STATEMENTS => {
+            Body::SegmentStart(_) if self.segments.len() >= MAX_STATEMENTS => self.is_cut = true,
+            Body::SegmentStart(halves) => {
                 let (adjudication, identity) = (halves.det.adjudication.clone(), halves.det.identity);
                 self.segments.push(Segment { entry: index, adjudication, identity });
             }
@@ -123,9 +127,15 @@ impl<'a> Stated<'a> {
     /// Adds a field once for each value that is stated of it.
     fn push(&mut self, field: Field) {
         let value = field.b.as_ref().map(Value::to_string).unwrap_or_default();
-        if self.fields.len() < MAX_STATEMENTS && self.seen.insert((field.pointer.clone(), value)) {
-            self.fields.push(field);
+        if self.seen.contains(&(field.pointer.clone(), value.clone(), field.status)) {
+            return;
         }
+        if self.fields.len() >= MAX_STATEMENTS {
+            self.is_cut = true;
+            return;
+        }
+        self.seen.insert((field.pointer.clone(), value, field.status));
+        self.fields.push(field);
     }
 
     /// What a person declared in words.
@@ -165,6 +175,8 @@ impl<'a> Stated<'a> {
         self.block(index, "/numerics/compute_dtype", &obs.plan.compute_dtype);
         if self.attempts.len() < MAX_STATEMENTS {
             self.attempts.push(Attempt { entry: index, num_workers: obs.plan.num_workers });
+        } else {
+            self.is_cut = true;
         }
         let first = *self.first_threads.get_or_insert(obs.plan.num_threads);
         let (status, why) = match (obs.plan.num_threads == first, self.permits("thread_count")) {
@@ -266,7 +278,7 @@ impl<'a> Stated<'a> {
     /// behind its start, with it. There may be two: that of the contract in the
     /// first attempt, and one more.
     fn segment_of(&self, attempt: &Attempt) -> Option<&Segment> {
-        self.segments.iter().rev().find(|segment| segment.entry <= attempt.entry + 2)
+        self.segments.iter().rev().find(|segment| segment.entry <= attempt.entry.saturating_add(2))
     }
 
     fn finish(mut self) -> Comparison {
@@ -277,6 +289,12 @@ impl<'a> Stated<'a> {
             let (a, b) = (json!(own.digest), json!(first.identity));
             let field = Field::new("segment.start /body/det/identity", Some(a), Some(b), status);
             self.push(Field { entry: Some(first.entry), ..field });
+        }
+        if self.is_cut {
+            let what = format!("more than {MAX_STATEMENTS} distinct statements");
+            let why = "they are not compared one by one; `ledger audit` judges all of them".to_owned();
+            let field = Field::new("entries", None, Some(json!(what)), Status::Undeclared);
+            self.fields.push(Field { why: Some(why), ..field });
         }
         let stated: BTreeSet<&str> = self.fields.iter().map(|field| field.pointer.as_str()).collect();
         let is_silent = |pointer: &&String| !stated.contains(pointer.as_str());

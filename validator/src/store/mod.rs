@@ -108,6 +108,23 @@ pub(crate) struct Row<'a> {
     pub(crate) leaf: &'a [u8],
 }
 
+impl<'a> Row<'a> {
+    /// Columns that are longer than they may be, cut: what is left is longer
+    /// still, and no longer grows with what a hostile file holds.
+    pub(crate) fn cut(self) -> Self {
+        let cut = |bytes: &'a [u8], most: usize| bytes.get(..most).unwrap_or(bytes);
+        Self {
+            idem: cut(self.idem, MAX_COLUMN_BYTES),
+            entry: cut(self.entry, schemas::MAX_ENTRY_BYTES + MAX_COLUMN_BYTES),
+            leaf: cut(self.leaf, MAX_COLUMN_BYTES),
+            ..self
+        }
+    }
+}
+
+/// More than a digest or a key has, and than a finding shows of an entry.
+const MAX_COLUMN_BYTES: usize = 64;
+
 /// One row of `heads`.
 #[derive(Debug, Clone)]
 pub(crate) struct HeadRow {

@@ -113,6 +113,10 @@ impl Pages {
 
     /// A page again, or for the first time.
     pub(super) fn page(&mut self, number: u32) -> Result<&[u8], Refused> {
+        // A file that changes while it is read may point anywhere.
+        if number == 0 || number > self.num_pages {
+            return Err(Refused);
+        }
         let in_window = self.window.len() / self.page_size;
         let place = |first: u32| usize::try_from(number.checked_sub(first)?).ok();
         let mut at = place(self.window_first).filter(|at| self.window_first != 0 && *at < in_window);

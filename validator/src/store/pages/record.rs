@@ -7,18 +7,25 @@ use super::{DIGEST_BYTES, IDEM_BYTES, Refused, Row};
 /// Bytes of an entry, from the constraint of layout 1.
 const MIN_ENTRY_BYTES: usize = 2;
 
-/// A number of one to nine bytes, and where it ends.
+/// A number of one to nine bytes, and where it ends. One that is written with
+/// more bytes than it needs is refused: SQLite writes none, and does not read all
+/// of them alike.
 #[inline]
 pub(super) fn varint(bytes: &[u8], at: usize) -> Result<(u64, usize), Refused> {
     let mut value = 0u64;
     for (length, byte) in bytes.get(at..).ok_or(Refused)?.iter().take(8).enumerate() {
         value = value << 7 | u64::from(byte & 0x7f);
         if byte & 0x80 == 0 {
-            return Ok((value, at + length + 1));
+            let is_shortest = length == 0 || value >> (7 * length) != 0;
+            return if is_shortest { Ok((value, at + length + 1)) } else { Err(Refused) };
         }
     }
     // The ninth byte has all its bits.
     let last = bytes.get(at + 8).ok_or(Refused)?;
+    // 56 bits fit into eight bytes.
+    if value >> 48 == 0 {
+        return Err(Refused);
+    }
     Ok((value << 8 | u64::from(*last), at + 9))
 }
 
@@ -149,4 +156,33 @@ pub(super) fn index_pair<const KEY: usize>(record: &[u8]) -> Result<([u8; KEY], 
         }
     };
     Ok((*key, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_one_spelling() {
+        for (bytes, value) in [
+            (&[0x00][..], 0),
+            (&[0x7f], 0x7f),
+            (&[0x81, 0x00], 0x80),
+            (&[0x83, 0x3b], 443),
+            (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], (1 << 56) - 1),
+            (&[0x80, 0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00][..], 0),
+            (&[0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00], 1 << 57),
+            (&[0xff; 9], u64::MAX),
+        ] {
+            let is_longer = bytes.len() > 1 && bytes[0] == 0x80;
+            let expected = (!is_longer).then_some((value, bytes.len()));
+            assert_eq!(varint(bytes, 0).ok(), expected, "{bytes:x?}");
+        }
+        // 443 in nine bytes, of which SQLite would take seven bits of the last.
+        let mut longer = [0x80; 9];
+        (longer[7], longer[8]) = (0x81, 0xbb);
+        assert!(varint(&longer, 0).is_err());
+        assert!(varint(&[0x80, 0x01], 0).is_err());
+        assert!(varint(&[0x81], 0).is_err());
+    }
 }
