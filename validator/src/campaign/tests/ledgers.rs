@@ -219,7 +219,7 @@ fn another_history_of_a_run_is_found_under_any_name_and_a_copy_is_none() {
     copied("longer.db");
     let name = format!("{}/longer.db", runs[0].name);
     let further = "INSERT INTO entries (seq, idem, entry, leaf) \
-                   SELECT (SELECT max(seq) + 1 FROM entries), zeroblob(16), entry, leaf FROM entries WHERE seq = 9;";
+                   SELECT (SELECT max(seq) + 1 FROM entries), randomblob(16), entry, leaf FROM entries WHERE seq = 9;";
     campaign.tamper(&name, further);
     let report = campaign.audit();
     assert!(has(&report, "GC109", Effect::Rejected), "{:#?}", told(&report));
