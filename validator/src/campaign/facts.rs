@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use schemas::body::{Body, Counters, Credit, Outcome, StepDet, StepObs};
+use schemas::body::{Body, Counters, Credit, ObservedFault, Outcome, StepDet, StepObs};
 use schemas::campaign::ContractPointer;
 use schemas::campaign::report::CampaignCosts;
 use schemas::contract::{Contract, Direction};
@@ -17,6 +17,9 @@ use schemas::policy_card::PolicyCard;
 use serde_json::Value;
 
 use crate::derive::metrics;
+
+/// Anomalies after which no further attempt would go better.
+const NOT_FINITE: [&str; 2] = ["gradient_not_finite", "loss_not_finite"];
 
 /// What a run is compared by: the campaign's metric.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,8 +59,16 @@ pub(crate) struct RunFacts {
     pub(crate) roots: BTreeMap<u64, [u8; 32]>,
     /// Index and time of the first entry that is not the freeze.
     pub(crate) first_effect: Option<(u64, u64)>,
+    /// Index and time of the first entry that tells an outcome: an evaluation,
+    /// or the end.
+    pub(crate) first_outcome: Option<(u64, u64)>,
     /// Outcome of `run.end`.
     pub(crate) ended: Option<Outcome>,
+    /// Index and time of `run.end`.
+    pub(crate) ended_at: Option<(u64, u64)>,
+    /// Whether its last attempt recorded a loss or gradient that is not finite,
+    /// and the run ended as failed behind it.
+    pub(crate) is_diverged: bool,
     /// Time of the last `candidate.selected`.
     pub(crate) selected_us: Option<u64>,
     pub(crate) selected_step: Option<u64>,
@@ -82,7 +93,10 @@ pub(crate) struct Collector {
     has_energy: bool,
     num_ended: u64,
     first_effect: Option<(u64, u64)>,
+    first_outcome: Option<(u64, u64)>,
     ended: Option<Outcome>,
+    ended_at: Option<(u64, u64)>,
+    is_not_finite: bool,
     selected: Option<(u64, u64)>,
     reach: Option<Reach>,
     last_value: Option<(u64, f64)>,
@@ -102,7 +116,10 @@ impl Collector {
             has_energy: true,
             num_ended: 0,
             first_effect: None,
+            first_outcome: None,
             ended: None,
+            ended_at: None,
+            is_not_finite: false,
             selected: None,
             reach: None,
             last_value: None,
@@ -118,6 +135,9 @@ impl Collector {
     pub(crate) fn entry(&mut self, entry: &Entry) {
         if !matches!(entry.body, Body::ContractFrozen(_)) && self.first_effect.is_none() {
             self.first_effect = Some((entry.index, entry.time_us));
+        }
+        if matches!(entry.body, Body::Eval(_) | Body::RunEnd(_)) && self.first_outcome.is_none() {
+            self.first_outcome = Some((entry.index, entry.time_us));
         }
         self.clock(entry);
         match &entry.body {
@@ -149,7 +169,16 @@ impl Collector {
             Body::Intervention(halves) => {
                 grow(&mut self.costs.operator_minutes, u64::from(halves.obs.operator_minutes.unwrap_or(0)));
             }
-            Body::RunEnd(halves) => self.ended = Some(halves.det.outcome),
+            Body::Anomaly(halves) => {
+                self.is_not_finite |= NOT_FINITE.contains(&halves.det.name.as_str());
+            }
+            Body::FaultObserved(halves) => {
+                self.is_not_finite |= halves.det.fault == ObservedFault::NotFinite;
+            }
+            Body::RunEnd(halves) => {
+                self.ended = Some(halves.det.outcome);
+                self.ended_at = Some((entry.index, entry.time_us));
+            }
             _ => {}
         }
     }
@@ -174,6 +203,7 @@ impl Collector {
 
     fn begin(&mut self, from_step: u64) {
         grow(&mut self.costs.attempts, 1);
+        self.is_not_finite = false;
         if from_step == 0 {
             self.counters = Counters::default();
         }
@@ -242,7 +272,10 @@ impl Collector {
             num_entries,
             roots,
             first_effect: self.first_effect,
+            first_outcome: self.first_outcome,
             ended: self.ended,
+            ended_at: self.ended_at,
+            is_diverged: self.is_not_finite && self.ended == Some(Outcome::Failed),
             selected_us: self.selected.map(|(_, time_us)| time_us),
             selected_step,
             selected_value: selected_step.and_then(|step| self.values.get(&step).copied()),

@@ -267,7 +267,10 @@ pub(crate) fn run(campaign: &Campaign, plan: &Plan) -> Run {
         num_entries: NUM_ENTRIES,
         roots: [1, NUM_ENTRIES].map(|size| (size, root(&id, size))).into(),
         first_effect: Some((1, bound_us + 100)),
+        first_outcome: Some((6, bound_us + 500)),
         ended: Some(Outcome::Completed),
+        ended_at: Some((NUM_ENTRIES - 1, bound_us + 920)),
+        is_diverged: false,
         selected_us: Some(bound_us + 900),
         selected_step: Some(8),
         reach: reached.then_some(reach),
@@ -284,6 +287,7 @@ pub(crate) fn run(campaign: &Campaign, plan: &Plan) -> Run {
         facts: Ok(Box::new(facts)),
         verdict: Some(Verdict::Accepted),
         first_error: None,
+        is_incomplete_alone: false,
         reported_value: Some(("val".to_owned(), plan.value)),
         id,
     }
@@ -301,6 +305,7 @@ pub(crate) fn empty() -> Campaign {
         id: RunId(format!("{}-00000000000000aa", &digest.hex()[..16])),
         runs: Vec::new(),
         unbound: Vec::new(),
+        copies: Vec::new(),
         unread: Vec::new(),
     }
 }

@@ -83,15 +83,16 @@ fn audit_once(
         Some(frozen) => {
             let mut told = |done, total| progress(Progress { phase: "runs", done, total });
             let runs = runs::read_all(read.registrations, frozen, &folder, &mut told)?;
-            let (unbound, unread) = runs::unbound(frozen, &request.ledger, &folder, &runs);
+            let found = runs::beside(frozen, &request.ledger, &folder, &runs);
             Some(Campaign {
                 prereg: frozen.prereg.clone(),
                 digest: frozen.digest,
                 file_digest: frozen.file_digest,
                 id: frozen.id.clone(),
                 runs,
-                unbound,
-                unread,
+                unbound: found.unbound,
+                copies: found.copies,
+                unread: found.unread,
             })
         }
     };

@@ -67,7 +67,8 @@ pub(crate) fn value(campaign: &Campaign, arm: &str, seed: u64, dimension: ClaimD
     if dimension == ClaimDimension::Quality {
         return run.quality(&campaign.prereg.metric.stream);
     }
-    let reach = run.known()?.reach?;
+    // What a run reached and lost again was not kept for anybody.
+    let reach = run.known().filter(|facts| !facts.is_diverged)?.reach?;
     let ladder = campaign.ladder(arm, seed);
     let mut before = CampaignCosts::default();
     for other in ladder.values().filter(|other| other.level() < run.level()) {

@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::facts::{Collector, FrozenFacts, Opening, Quality, RunFacts};
 use super::ledger::Frozen;
 use super::rules::gc109_runs_bound;
-use super::view::{Registration, Run, Unbound};
+use super::view::{OtherCopy, Registration, Run, Unbound};
 use crate::audit::{AuditRequest, audit};
 use crate::contract::{self, ContractRead, ContractSinks};
 use crate::error::AuditError;
@@ -35,6 +35,9 @@ use crate::tree::Frontier;
 /// Files that are looked at for runs that are not bound. A folder with more is
 /// no folder of a campaign.
 const MAX_FILES_LOOKED_AT: usize = 10_000;
+
+/// The rule that says of a run's end that it is not that of its stopping rule.
+const STOPPING_RULE: &str = "GL209";
 
 /// Name of a qualifier's ledger beside a run's (`docs/FORMAT.md`, "Qualification").
 const QUALIFICATION_LEDGER: &str = "qualification.db";
@@ -82,6 +85,7 @@ fn read_one(
         facts: Err(String::new()),
         verdict: None,
         first_error: None,
+        is_incomplete_alone: false,
         reported_value: None,
         first,
         later,
@@ -104,12 +108,24 @@ fn read_one(
     }
     run.verdict = Some(report.verdict);
     run.first_error = first_error(&report);
+    run.is_incomplete_alone = is_incomplete_alone(&report);
     if let (Some(selected), Ok(facts)) = (&report.selected, &facts) {
         let stream = facts.frozen.contract.selection.stream.clone();
         run.reported_value = Some((stream, selected.value.0));
     }
     run.facts = facts.map(Box::new);
     Ok(run)
+}
+
+/// Whether the outcome of its end is all that a report has against a run.
+fn is_incomplete_alone(report: &Report) -> bool {
+    use schemas::report::{RuleStatus, Verdict};
+    report.verdict == Verdict::Incomplete
+        && report.rules.iter().all(|rule| match rule.status {
+            RuleStatus::Passed | RuleStatus::NotApplicable => true,
+            RuleStatus::Failed => rule.code == STOPPING_RULE,
+            RuleStatus::NotEvaluated => false,
+        })
 }
 
 fn first_error(report: &Report) -> Option<String> {
@@ -245,34 +261,39 @@ fn openings(path: &Path, contract: &Digest) -> Result<Vec<Opening>, String> {
     Ok(found)
 }
 
-/// Runs below the campaign's folder, or beside its runs, that name the campaign
-/// and are not among those that it binds; and what could not be looked at.
-pub(crate) fn unbound(
-    frozen: &Frozen,
-    ledger: &Path,
-    folder: &Path,
-    runs: &[Run],
-) -> (Vec<Unbound>, Vec<(String, String)>) {
-    let bound: BTreeSet<&RunId> = runs.iter().map(|run| &run.id).collect();
+/// What lies in the campaign's folders beside what it binds.
+#[derive(Default)]
+pub(crate) struct Beside {
+    /// Runs that name the campaign and are not among those that it binds.
+    pub(crate) unbound: Vec<Unbound>,
+    /// Other histories of runs that it binds.
+    pub(crate) copies: Vec<OtherCopy>,
+    /// What could not be looked at, and why.
+    pub(crate) unread: Vec<(String, String)>,
+}
+
+/// Looks through the databases in the campaign's folder, in those below it and in
+/// those of its runs, whatever they are called.
+pub(crate) fn beside(frozen: &Frozen, ledger: &Path, folder: &Path, runs: &[Run]) -> Beside {
     let own = fs::canonicalize(ledger).ok();
-    let (mut found, mut unread) = (Vec::new(), Vec::new());
+    let mut found = Beside::default();
     let told = |path: &Path| path.strip_prefix(folder).unwrap_or(path).display().to_string();
     for (place, path) in databases(folder, runs).into_iter().enumerate() {
         if place >= MAX_FILES_LOOKED_AT {
-            unread.push((told(folder), format!("more than {MAX_FILES_LOOKED_AT} databases lie there")));
+            found.unread.push((told(folder), format!("more than {MAX_FILES_LOOKED_AT} databases lie there")));
             break;
         }
         let is_own = own.is_some() && fs::canonicalize(&path).ok() == own;
         // What lies where a run should is compared with that run.
         let is_bound = runs.iter().any(|run| folder.join(run.path()) == path);
-        if is_own || is_bound || path.file_name().is_some_and(|name| name == QUALIFICATION_LEDGER) {
+        if is_own || is_bound {
             continue;
         }
         let store = match open(&path, Access::InPlace) {
             Ok(Some(store)) => store,
             Ok(None) => continue,
             Err(error) => {
-                unread.push((told(&path), error.to_string()));
+                found.unread.push((told(&path), error.to_string()));
                 continue;
             }
         };
@@ -281,11 +302,50 @@ pub(crate) fn unbound(
             continue;
         };
         let is_named = *campaign == frozen.id || preregistration.digest == Some(frozen.file_digest);
-        if is_named && !bound.contains(&read.run) {
-            found.push(Unbound { path: told(&path), run: read.run, has_begun: store.num_rows() > 1 });
+        let bound = runs.iter().find(|run| run.id == read.run);
+        match bound {
+            None if is_named => found.unbound.push(Unbound {
+                path: told(&path),
+                run: read.run,
+                has_begun: store.num_rows() > 1,
+            }),
+            None => {}
+            // A run whose own ledger is missing is told by the rule that looks for it.
+            Some(run) if run.known().is_none() => {}
+            Some(run) => match other_history(&store, &folder.join(run.path())) {
+                Ok(None) => {}
+                Ok(Some(what)) => found.copies.push(OtherCopy { path: told(&path), run: read.run, what }),
+                Err(reason) => found.unread.push((told(&path), reason)),
+            },
         }
     }
-    (found, unread)
+    found
+}
+
+/// What a ledger of a bound run says that the shown one does not. One that stops
+/// earlier and agrees up to there is a copy that was kept.
+fn other_history(other: &Store, shown: &Path) -> Result<Option<String>, String> {
+    let unreadable = || format!("{} is not a ledger that can be read", shown.display());
+    let shown = open(shown, Access::InPlace).map_err(|error| error.to_string())?.ok_or_else(unreadable)?;
+    let (own, others) = (shown.num_rows(), other.num_rows());
+    let common = own.min(others);
+    if root_at(&shown, common) != root_at(other, common) {
+        return Ok(Some(format!("other entries, among the first {common}")));
+    }
+    Ok((others > own).then(|| format!("{others} entries, where {own} are shown")))
+}
+
+/// Root over the first entries of a ledger, as they are stored.
+fn root_at(store: &Store, size: u64) -> (u64, [u8; 32]) {
+    let mut frontier = Frontier::new();
+    let mut reader = EntryReader::new();
+    let _ = store.for_each_row(&mut |row| {
+        if frontier.size() < size {
+            let context = RowContext::new(frontier.size(), row, Looked::at(row.entry, &mut reader), None);
+            frontier.append(context.leaf);
+        }
+    });
+    (frontier.size(), frontier.root())
 }
 
 /// Database files in the campaign's folder, in the folders below it and in those

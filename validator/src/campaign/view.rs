@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use schemas::body::Outcome;
 use schemas::campaign::{
-    Arm, CampaignRunDet, CampaignRunObs, Claim, ContractPointer, Preregistration, RunPurpose,
+    Arm, ArmPair, ArmRole, CampaignRunDet, CampaignRunObs, Claim, ClaimKind, ContractPointer,
+    Preregistration, RunPurpose,
 };
 use schemas::digest::Digest;
 use schemas::ids::RunId;
@@ -36,6 +38,9 @@ pub(crate) struct Run {
     pub(crate) verdict: Option<Verdict>,
     /// First error of its own audit, in one line.
     pub(crate) first_error: Option<String>,
+    /// Nothing but its outcome keeps its own audit from accepting it: the run
+    /// ended, and not as completed.
+    pub(crate) is_incomplete_alone: bool,
     /// The evaluator's value of the selected candidate, where the run's report
     /// has one on the selection stream.
     pub(crate) reported_value: Option<(String, f64)>,
@@ -82,6 +87,18 @@ impl Run {
         self.facts.as_deref().ok()
     }
 
+    /// The record is whole, and tells of a run that went out of numbers.
+    pub(crate) fn is_diverged(&self) -> bool {
+        self.is_incomplete_alone && self.known().is_some_and(|facts| facts.is_diverged)
+    }
+
+    /// Whether it says anything of its recipe: it has a value, went to its end, or
+    /// went out of numbers. What was stopped before says nothing.
+    pub(crate) fn is_informative(&self, stream: &str) -> bool {
+        let is_over = |facts: &RunFacts| facts.is_diverged || facts.ended == Some(Outcome::Completed);
+        self.quality(stream).is_some() || self.known().is_some_and(is_over)
+    }
+
     /// The campaign's metric of its selected candidate: the evaluator's number
     /// where the audit of the run has it for that stream.
     pub(crate) fn quality(&self, stream: &str) -> Option<f64> {
@@ -99,6 +116,16 @@ pub(crate) struct Unbound {
     pub(crate) has_begun: bool,
 }
 
+/// A ledger of a bound run that lies somewhere else, and says other things than
+/// the one that the campaign shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OtherCopy {
+    pub(crate) path: String,
+    pub(crate) run: RunId,
+    /// What it has that the shown one has not.
+    pub(crate) what: String,
+}
+
 /// Everything about one campaign.
 #[derive(Debug, Clone)]
 pub(crate) struct Campaign {
@@ -111,6 +138,8 @@ pub(crate) struct Campaign {
     /// In the order of their first entries.
     pub(crate) runs: Vec<Run>,
     pub(crate) unbound: Vec<Unbound>,
+    /// Other histories of runs that are bound.
+    pub(crate) copies: Vec<OtherCopy>,
     /// Databases that lie there and could not be looked at, with the reason.
     pub(crate) unread: Vec<(String, String)>,
 }
@@ -155,6 +184,19 @@ impl Campaign {
         let tuned = |arm: &'a Arm| arm.tuning.pointers.iter().filter(|_| arm.tuning.num_trials > 0);
         let of_reference = self.reference().into_iter().flat_map(tuned).filter(|_| arm.tuning.num_trials > 0);
         arm.declared.iter().map(|declared| &declared.pointer).chain(tuned(arm)).chain(of_reference).collect()
+    }
+
+    /// The arm against which a pair of a claim speaks: that which is said to be
+    /// worse or no better, also where the claim is told from the other side. A
+    /// baseline that loses is what every campaign asks for; whether it was tuned
+    /// and trained is asked of every baseline.
+    pub(crate) fn accused(&self, claim: &Claim, pair: &ArmPair) -> Option<&Arm> {
+        match claim.kind {
+            ClaimKind::Negative | ClaimKind::NoDifferenceFound => self.arm(&pair.arm),
+            ClaimKind::Better | ClaimKind::NotWorse | ClaimKind::Efficiency => {
+                self.arm(&pair.against).filter(|arm| arm.role != ArmRole::Baseline)
+            }
+        }
     }
 
     /// The arms that a claim speaks of.

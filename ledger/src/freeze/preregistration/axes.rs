@@ -1,6 +1,6 @@
 //! Axes: what really varies, so that a claim can have a scope.
 
-use schemas::campaign::{Preregistration, TestedAxis};
+use schemas::campaign::{Axis, ContractPointer, Preregistration, TestedAxis};
 
 use super::super::problem::Problems;
 use super::places;
@@ -31,6 +31,13 @@ fn check_places(document: &Preregistration, axis: &TestedAxis, at: &str, problem
     let named = axis.pointers.iter().enumerate();
     places::check(named.clone().map(|(index, pointer)| (pointer, format!("{at}/{index}"))), problems);
     for (index, pointer) in named.filter(|(_, pointer)| pointer.is_well_formed()) {
+        let members = members(axis.axis);
+        problems.require(
+            members.iter().any(|member| places::covers(&ContractPointer((*member).to_owned()), pointer)),
+            format!("{at}/{index}"),
+            format!("{pointer} is no place of this axis"),
+            format!("the axis is at {}", members.join(", ")),
+        );
         let mut declared = document.arms.iter().flat_map(|arm| &arm.declared);
         problems.require(
             declared.any(|difference| places::overlap(&difference.pointer, pointer)),
@@ -38,6 +45,26 @@ fn check_places(document: &Preregistration, axis: &TestedAxis, at: &str, problem
             format!("no arm may differ at {pointer}"),
             "an axis is tested by arms that differ along it; declare the place in theirs",
         );
+    }
+}
+
+/// Where an axis is in a contract (`docs/FORMAT.md`, "Campaigns").
+const fn members(axis: Axis) -> &'static [&'static str] {
+    match axis {
+        Axis::Architecture => &["/architecture"],
+        Axis::Batch => &["/batch"],
+        Axis::Data | Axis::Modality => &["/data"],
+        Axis::Depth => &["/architecture/num_layers"],
+        Axis::Duration => &["/budget", "/schedule", "/stopping"],
+        Axis::HardwareTopology => &["/environment", "/topology"],
+        Axis::Optimizer => &["/credit", "/schedule", "/update"],
+        Axis::Width => &[
+            "/architecture/head_dim",
+            "/architecture/hidden_size",
+            "/architecture/intermediate_size",
+            "/architecture/num_heads",
+            "/architecture/num_kv_heads",
+        ],
     }
 }
 

@@ -1,6 +1,6 @@
 //! Claims: each decidable by what the campaign runs and measures.
 
-use schemas::campaign::{Arm, Claim, ClaimDimension, ClaimKind, CostDimension, Preregistration};
+use schemas::campaign::{Arm, ArmRole, Claim, ClaimDimension, ClaimKind, CostDimension, Preregistration};
 
 use super::super::problem::Problems;
 use super::{MIN_SEEDS, require_finite, require_name};
@@ -43,9 +43,14 @@ pub(super) fn check(document: &Preregistration, problems: &mut Problems) {
         check_scope(document, claim, &at, problems);
         match claim.kind {
             ClaimKind::Efficiency => check_efficiency(document, claim, &at, problems),
-            ClaimKind::Negative | ClaimKind::NoDifferenceFound => check_null(document, claim, &at, problems),
-            ClaimKind::Better | ClaimKind::NotWorse => {}
+            ClaimKind::Negative | ClaimKind::NoDifferenceFound => {
+                check_cost(claim, claim.dimension != ClaimDimension::StepsToQuality, &at, problems);
+            }
+            ClaimKind::Better | ClaimKind::NotWorse => {
+                check_cost(claim, claim.dimension == ClaimDimension::Quality, &at, problems);
+            }
         }
+        check_accused(document, claim, &at, problems);
     }
 }
 
@@ -179,12 +184,28 @@ fn check_efficiency(document: &Preregistration, claim: &Claim, at: &str, problem
     );
 }
 
-/// That a method fails, or changes nothing, is said only of an arm that was
-/// shown to work and was searched for.
-fn check_null(document: &Preregistration, claim: &Claim, at: &str, problems: &mut Problems) {
+/// A cost under another name than efficiency would be read without the others.
+fn check_cost(claim: &Claim, is_named: bool, at: &str, problems: &mut Problems) {
+    problems.require(
+        is_named,
+        format!("{at}/dimension"),
+        format!("is a cost, and the claim is not of efficiency: {:?}", claim.dimension),
+        "claim `efficiency` of a cost, which is read beside all others, or claim quality",
+    );
+}
+
+/// That a method fails, changes nothing, or is beaten is said only of an arm that
+/// was shown to work and was searched for, from whichever side it is told. A
+/// baseline may be beaten: it is what the others are measured by.
+fn check_accused(document: &Preregistration, claim: &Claim, at: &str, problems: &mut Problems) {
     for (index, pair) in claim.arms.iter().enumerate() {
-        let Some(arm) = find(document, &pair.arm) else { continue };
-        let at = format!("{at}/arms/{index}/arm");
+        let is_null = matches!(claim.kind, ClaimKind::Negative | ClaimKind::NoDifferenceFound);
+        let (member, name) = if is_null { ("arm", &pair.arm) } else { ("against", &pair.against) };
+        let Some(arm) = find(document, name) else { continue };
+        if !is_null && arm.role == ArmRole::Baseline {
+            continue;
+        }
+        let at = format!("{at}/arms/{index}/{member}");
         problems.require(
             arm.positive_control.is_some(),
             &at,

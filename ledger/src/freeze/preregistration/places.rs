@@ -56,6 +56,10 @@ const MEMBERS: [&str; 42] = [
 const FIXED: [&str; 8] =
     ["evaluation", "format", "keys", "membership", "qualification", "ruleset", "seeds", "selection"];
 
+/// A place below another member on which a comparison rests: the examples that
+/// runs are measured on.
+const VAL: &str = "/data/val_examples";
+
 /// Bindings of JSON documents, into which a place may reach.
 const DOCUMENTS: [&str; 3] = ["/data/manifest", "/parameters", "/update/card"];
 
@@ -103,6 +107,13 @@ fn check_one(pointer: &ContractPointer, at: &str, problems: &mut Problems) -> bo
         at,
         format!("/{member} may not differ between runs that are compared"),
         "compare by one evaluation and one selection; seeds and membership differ by themselves",
+    );
+    let val = ContractPointer(VAL.to_owned());
+    problems.require(
+        !overlap(pointer, &val),
+        at,
+        format!("{pointer} takes in {VAL} or is in it, which may not differ between runs that are compared"),
+        "name what differs in /data, such as /data/train_examples; all runs are measured on one val table",
     );
     problems.require(
         inner.is_none() || DOCUMENTS.contains(&place),
@@ -172,6 +183,9 @@ mod tests {
         check_all(&["schedule"], &[("/0", "no place")]);
         check_all(&["/schedules"], &[("/0", "no member \"schedules\"")]);
         check_all(&["/seeds", "/evaluation/streams/0"], &[("/0", "/seeds"), ("/1", "/evaluation")]);
+        check_all(&["/data"], &[("/0", "takes in")]);
+        check_all(&["/data/val_examples/digest"], &[("/0", "takes in")]);
+        check_all(&["/data/train_examples"], &[]);
         check_all(&["/batch#/a"], &[("/0", "binds no JSON document")]);
         check_all(&["/schedule/0", "/schedule"], &[("/0", "lies in /schedule")]);
         check_all(&["/batch", "/batch"], &[("/1", "lies in /batch")]);

@@ -197,7 +197,14 @@ fn axes_along_which_nothing_varies() {
     check(&[("/axes/0/points/1", json!([16, 2]))], &[("/axes/0/points/1", "has 2 values for 1 places")]);
     check(
         &[("/axes/0/pointers/0", json!("/batch/accumulation"))],
-        &[("/axes/0/pointers/0", "no arm may differ at /batch/accumulation")],
+        &[
+            ("/axes/0/pointers/0", "is no place of this axis"),
+            ("/axes/0/pointers/0", "no arm may differ at /batch/accumulation"),
+        ],
+    );
+    check(
+        &[("/axes/0/pointers/0", json!("/architecture/dropout"))],
+        &[("/axes/0/pointers/0", "/architecture/dropout is no place of this axis")],
     );
     check(&[("/claims/1/scope", json!(["depth"]))], &[("/claims/1/scope/0", "not among the axes")]);
 }
@@ -210,9 +217,29 @@ fn claims_that_nothing_could_decide() {
     check(&[("/claims/0/margin", json!(-0.1))], &[("/claims/0/margin", "is -0.1; expected at least 0")]);
     check(&[("/claims/0/kind", json!("not_worse"))], &[("/claims/0/margin", "is 0; expected above 0")]);
     check(
-        &[("/claims/0/dimension", json!("tokens_to_quality")), ("/claims/0/margin", json!(1))],
-        &[("/claims/0/margin", "below 1")],
+        &[("/claims/1/dimension", json!("tokens_to_quality")), ("/claims/1/margin", json!(1))],
+        &[("/claims/1/margin", "below 1")],
     );
+    let costs = [
+        ("better", "tokens_to_quality"),
+        ("not_worse", "steps_to_quality"),
+        ("negative", "steps_to_quality"),
+    ];
+    for (kind, dimension) in costs {
+        let edits = [
+            ("/claims/0/kind", json!(kind)),
+            ("/claims/0/dimension", json!(dimension)),
+            ("/claims/0/margin", json!(0.05)),
+        ];
+        check(&edits, &[("/claims/0/dimension", "is a cost")]);
+    }
+    // The same against the proposed arm, told from the other side.
+    let turned = [
+        ("/claims/0/arms/0", json!({"against": "dry", "arm": "plain"})),
+        ("/claims/1/kind", json!("better")),
+        ("/arms/1/positive_control", Value::Null),
+    ];
+    check(&turned, &[("/claims/0/arms/0/against", "\"dry\" has no positive control")]);
     check(
         &[("/arms/1/positive_control", Value::Null)],
         &[("/claims/1/arms/0/arm", "\"dry\" has no positive control")],

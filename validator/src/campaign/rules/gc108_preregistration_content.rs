@@ -16,8 +16,17 @@ const MIN_SEEDS: usize = 3;
 /// Least coverage of an interval that a preregistration may ask for.
 const MIN_CONFIDENCE: f64 = 0.8;
 /// Places on which every comparison rests.
-const FIXED: [&str; 8] =
-    ["/evaluation", "/format", "/keys", "/membership", "/qualification", "/ruleset", "/seeds", "/selection"];
+const FIXED: [&str; 9] = [
+    "/data/val_examples",
+    "/evaluation",
+    "/format",
+    "/keys",
+    "/membership",
+    "/qualification",
+    "/ruleset",
+    "/seeds",
+    "/selection",
+];
 /// Costs without which no efficiency claim can be read.
 const EFFICIENCY_COSTS: [CostDimension; 7] = [
     CostDimension::Bytes,
@@ -35,7 +44,7 @@ const CARD: &str = "/update/card";
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GC108",
     name: "preregistration-content",
-    what: "The preregistration can decide something: two arms or more with a baseline, at least three different seeds, names and claims each once, claims between known arms along tested axes with enough seeds, equal tuning or a reason, an interval that can fail, no place on which a comparison rests among what may differ, the costs that an efficiency claim needs, nonclaims, and this edition's rules.",
+    what: "The preregistration can decide something: two arms or more with a baseline, at least three different seeds, names and claims each once, claims between known arms along tested axes (at places that are of the axis) with enough seeds, costs claimed as efficiency alone, equal tuning or a reason, an interval that can fail, no place on which a comparison rests among what may differ, the costs that an efficiency claim needs, nonclaims, and this edition's rules.",
     why: "A preregistration that permits everything binds nothing, and the program that froze it is not believed to have looked.",
     remedy: "freeze a corrected preregistration as another campaign; this one stays as it is",
     reference: "docs/FORMAT.md, \"Campaigns\"",
@@ -91,6 +100,10 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
         wrong("/metric/threshold", "the threshold is no number".to_owned(), "a finite number");
     }
     for (index, axis) in prereg.axes.iter().enumerate() {
+        if let Some(pointer) = axis.pointers.iter().find(|pointer| !is_of(axis.axis, pointer)) {
+            let message = format!("{pointer} is no place of axis {:?}", axis.axis);
+            wrong(&format!("/axes/{index}/pointers"), message, "places that the axis is about");
+        }
         let points: BTreeSet<String> = axis.points.iter().map(|point| format!("{point:?}")).collect();
         let fits = axis.points.iter().all(|point| point.len() == axis.pointers.len());
         if points.len() < 2 || axis.pointers.is_empty() || !fits {
@@ -109,6 +122,31 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
         });
     }
     Outcome::Checked((1 + prereg.arms.len() + prereg.claims.len()) as u64)
+}
+
+/// Where an axis is in a contract (`docs/FORMAT.md`, "Campaigns").
+const fn members(axis: Axis) -> &'static [&'static str] {
+    match axis {
+        Axis::Architecture => &["/architecture"],
+        Axis::Batch => &["/batch"],
+        Axis::Data | Axis::Modality => &["/data"],
+        Axis::Depth => &["/architecture/num_layers"],
+        Axis::Duration => &["/budget", "/schedule", "/stopping"],
+        Axis::HardwareTopology => &["/environment", "/topology"],
+        Axis::Optimizer => &["/credit", "/schedule", "/update"],
+        Axis::Width => &[
+            "/architecture/head_dim",
+            "/architecture/hidden_size",
+            "/architecture/intermediate_size",
+            "/architecture/num_heads",
+            "/architecture/num_kv_heads",
+        ],
+    }
+}
+
+fn is_of(axis: Axis, pointer: &ContractPointer) -> bool {
+    let (place, inner) = pointer.parts();
+    members(axis).iter().any(|member| ContractPointer((*member).to_owned()).covers(place, inner))
 }
 
 /// Takes a pointer, what is wrong there, and what is expected.
@@ -212,6 +250,17 @@ fn check_claim(campaign: &Campaign, claim: &Claim, wrong: &mut Wrong<'_>) {
         let message = format!("claim {:?} has the margin {:?}", claim.id, claim.margin);
         wrong("/margin", message, "a margin that something can exceed, and something can stay within");
     }
+    let is_named = match claim.kind {
+        ClaimKind::Better | ClaimKind::NotWorse => claim.dimension == ClaimDimension::Quality,
+        ClaimKind::Negative | ClaimKind::NoDifferenceFound => {
+            claim.dimension != ClaimDimension::StepsToQuality
+        }
+        ClaimKind::Efficiency => true,
+    };
+    if !is_named {
+        let message = format!("claim {:?} speaks of a cost under another name than efficiency", claim.id);
+        wrong("/dimension", message, "quality; a cost is claimed as efficiency, beside all others");
+    }
     let axes: Vec<Axis> = prereg.axes.iter().map(|axis| axis.axis).collect();
     if let Some(axis) = claim.scope.iter().find(|axis| !axes.contains(axis)) {
         let message = format!("claim {:?} speaks of {axis:?}, along which nothing is tested", claim.id);
@@ -225,15 +274,11 @@ fn check_claim(campaign: &Campaign, claim: &Claim, wrong: &mut Wrong<'_>) {
             wrong("", message, "a cost to quality, with every cost reported beside it but energy");
         }
     }
-    if matches!(claim.kind, ClaimKind::Negative | ClaimKind::NoDifferenceFound) {
-        for pair in &claim.arms {
-            if campaign.arm(&pair.arm).is_some_and(|arm| arm.positive_control.is_none()) {
-                let message = format!(
-                    "claim {:?} is against arm {:?}, which nothing shows to work",
-                    claim.id, pair.arm
-                );
-                wrong("/arms", message, "an arm with a positive control");
-            }
+    for arm in claim.arms.iter().filter_map(|pair| campaign.accused(claim, pair)) {
+        if arm.positive_control.is_none() {
+            let message =
+                format!("claim {:?} is against arm {:?}, which nothing shows to work", claim.id, arm.name);
+            wrong("/arms", message, "an arm with a positive control");
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::rule::{At, Outcome, RuleInfo};
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GC109",
     name: "runs-bound",
-    what: "The ledger of every bound run lies below the campaign's folder, is of that run and contract, names this campaign with the same arm, trial and rescue level, and has the campaign's owner; every head that the campaign holds of it is signed by the run's keys and is a prefix of its entries; later entries of a run say the same of it, with a larger head.",
+    what: "The ledger of every bound run lies below the campaign's folder, is of that run and contract, names this campaign with the same arm, trial and rescue level, and has the campaign's owner; every head that the campaign holds of it is signed by the run's keys and is a prefix of its entries; later entries of a run say the same of it, with a larger head, or with the same one where its ledger lies elsewhere now; the last head covers the end of a run that is over; and no ledger of the same run in the campaign's folders says other things, or more.",
     why: "A run could else be exchanged for a better one, cut behind a bad evaluation, or counted for an arm that it does not belong to.",
     remedy: "restore the run's ledger from a copy, or move it to where the campaign says that it is; a run that was bound stays bound",
     reference: "docs/FORMAT.md, \"Campaigns\"",
@@ -32,7 +32,9 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
             Err(reason) => report_missing(run, reason, ruled),
         }
         check_later(run, ruled);
+        check_end(run, ruled);
     }
+    check_copies(campaign, ruled);
     Outcome::Checked(campaign.runs.len() as u64)
 }
 
@@ -157,8 +159,11 @@ fn parsed(registration: &Registration, run: &Run, ruled: &mut Ruled<'_>) -> Opti
 
 /// Later entries of a run.
 fn check_later(run: &Run, ruled: &mut Ruled<'_>) {
-    let size = |one: &Registration| Note::parse(one.obs.head.as_bytes()).ok().map(|note| note.size);
-    let mut largest = size(&run.first);
+    let head =
+        |one: &Registration| Note::parse(one.obs.head.as_bytes()).ok().map(|note| (note.size, note.root));
+    let before = ruled.sink.num_errors();
+    let mut largest = head(&run.first);
+    let mut path = &run.first.obs.path;
     for later in &run.later {
         if later.det != run.first.det {
             ruled.sink.rejected(
@@ -172,15 +177,49 @@ fn check_later(run: &Run, ruled: &mut Ruled<'_>) {
             let at = At::entry(later.entry, "/body/obs/late");
             ruled.sink.rejected(at, "only the first entry of a run can be late", "null", "a reason");
         }
-        let size = size(later);
-        if size <= largest {
+        let own = head(later);
+        let size = own.map(|(size, _)| size);
+        let is_moved = own.is_some() && own == largest && later.obs.path != *path;
+        if size <= largest.map(|(size, _)| size) && !is_moved {
             ruled.sink.rejected(
                 At::entry(later.entry, "/body/obs/head"),
                 format!("a later head of {} covers no more than the one before it", run.name()),
-                format!("more than {} entries", largest.unwrap_or(0)),
+                format!("more than {} entries", largest.map_or(0, |(size, _)| size)),
                 size.unwrap_or(0),
             );
         }
-        largest = largest.max(size);
+        if size > largest.map(|(size, _)| size) {
+            largest = own;
+        }
+        path = &later.obs.path;
+    }
+    if ruled.sink.num_errors() > before {
+        let reason = format!("what the campaign says of {} later does not hold", run.name());
+        ruled.block(Block::arm(run.arm(), reason));
+    }
+}
+
+/// A run that is over is held by a head over its end; else it could be cut back
+/// and gone on with until it ends better.
+fn check_end(run: &Run, ruled: &mut Ruled<'_>) {
+    let Some((index, _)) = run.known().and_then(|facts| facts.ended_at) else { return };
+    let sizes = run.registrations().filter_map(|one| Some(Note::parse(one.obs.head.as_bytes()).ok()?.size));
+    let largest = sizes.max().unwrap_or(0);
+    if largest > index {
+        return;
+    }
+    let at = At::entry(run.registrations().last().unwrap_or(&run.first).entry, "/body/obs/head");
+    let message = format!("{} is over, and the campaign holds no head that covers its end", run.name());
+    ruled.sink.incomplete(at, message, format!("a head over entry {index}"), format!("size {largest}"));
+    ruled.block(Block::arm(run.arm(), format!("the end of {} is not bound", run.name())));
+}
+
+/// One run has one history.
+fn check_copies(campaign: &Campaign, ruled: &mut Ruled<'_>) {
+    for copy in &campaign.copies {
+        let Some(run) = campaign.runs.iter().find(|run| run.id == copy.run) else { continue };
+        let message = format!("another history of {} lies beside the one that is shown", run.name());
+        ruled.sink.rejected(At::place(&copy.path), message, "one history of a run", &copy.what);
+        ruled.block(Block::arm(run.arm(), format!("{} has two histories", run.name())));
     }
 }

@@ -15,7 +15,7 @@ const CLOCK_ALLOWANCE_US: u64 = 60_000_000;
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GC110",
     name: "registered-before-outcomes",
-    what: "The first entry of every run holds a head over its freeze alone, and its time is before the run's first entry behind the freeze (a minute is allowed for clocks of two hosts). A run that was bound late says so with a reason; that is a warning, and blocks the claims that rest on it.",
+    what: "The first entry of every run holds a head over its freeze alone, and its time is before the run's first entry behind the freeze (a minute is allowed for clocks of two hosts, and a warning is given; nothing is allowed behind its first evaluation or its end, which blocks its claims). A run that was bound late says so with a reason; that is a warning, and blocks the claims that rest on it.",
     why: "Who binds a run when its outcome is known can bind the good ones only.",
     remedy: "bind a run with `ledger campaign add` between its freeze and its first attempt; one that began already is bound with --late REASON",
     reference: "docs/FORMAT.md, \"Campaigns\"",
@@ -57,6 +57,12 @@ fn check_prompt(run: &Run, ruled: &mut Ruled<'_>) {
         let message = format!("{} was bound when it had begun, and the entry does not say so", run.name());
         ruled.sink.rejected(at(), message, "a head of size 1", format!("size {size}"));
         ruled.block(Block::arm(run.arm(), format!("{} was bound late", run.name())));
+    }
+    if let Some((index, known_us)) = run.known().and_then(|facts| facts.first_outcome)
+        && run.first.time_us > known_us
+    {
+        let reason = format!("{} was bound after its entry {index} told how it goes", run.name());
+        ruled.block(Block::arm(run.arm(), reason));
     }
     let Some((index, began_us)) = run.known().and_then(|facts| facts.first_effect) else { return };
     let Some(after_us) = run.first.time_us.checked_sub(began_us).filter(|after| *after > 0) else { return };

@@ -15,7 +15,7 @@ use crate::rule::{At, Outcome, RuleInfo};
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GC115",
     name: "baseline-tuning",
-    what: "Every arm spent the trials that it was given, each within its price and not all of them on the same values; arms got equal trials and prices, or a reason was frozen; an arm's confirmation runs have the values of its best trial (another trial's is an error of a baseline and a warning elsewhere); and a baseline that was never tuned decides no claim of an arm that was.",
+    what: "Every arm spent the trials that it was given, each within its price, over before the arm's first confirmation run was bound, and not all of them on the same values; a trial that gave no value counts as spent only where it was completed or its numbers went out of range, and values are confirmed only where a trial gave one; arms got equal trials and prices, or a reason was frozen; an arm's confirmation runs have the values of its best trial (another trial's is an error of a baseline and a warning elsewhere); and a baseline that was never tuned decides no claim of an arm that was.",
     why: "A proposed method with values of its own against a baseline at its defaults measures the tuning, and not the method.",
     remedy: "make the trials that are missing, or preregister another campaign with equal searches",
     reference: "docs/FORMAT.md, \"Campaigns\"",
@@ -28,7 +28,8 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
     for arm in &campaign.prereg.arms {
         let trials: Vec<&Run> = campaign.runs_of(&arm.name, RunPurpose::Tuning).collect();
         num_checked += 1 + trials.len() as u64;
-        check_count(arm, &trials, ruled);
+        check_count(campaign, arm, &trials, ruled);
+        check_order(campaign, arm, &trials, ruled);
         trials.iter().for_each(|trial| check_price(arm, trial, ruled));
         check_search(arm, &trials, ruled);
         check_choice(campaign, arm, &trials, ruled);
@@ -37,7 +38,9 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
     Outcome::Checked(num_checked)
 }
 
-fn check_count(arm: &Arm, trials: &[&Run], ruled: &mut Ruled<'_>) {
+fn check_count(campaign: &Campaign, arm: &Arm, trials: &[&Run], ruled: &mut Ruled<'_>) {
+    let stream = &campaign.prereg.metric.stream;
+    let informative = trials.iter().filter(|trial| trial.is_informative(stream)).count() as u64;
     let (allowed, spent) = (u64::from(arm.tuning.num_trials), trials.len() as u64);
     let at = || At::place(format!("arm {}", arm.name));
     let expected = format!("{allowed} trials");
@@ -46,10 +49,51 @@ fn check_count(arm: &Arm, trials: &[&Run], ruled: &mut Ruled<'_>) {
         let message = format!("arm {:?} was tuned with more trials than it was given", arm.name);
         ruled.sink.rejected(at(), message, expected, actual);
         ruled.block(Block::arm(&arm.name, format!("arm {:?} spent {spent} of {allowed} trials", arm.name)));
-    } else if spent < allowed {
+    } else if informative < allowed {
         let message = format!("arm {:?} did not spend its trials: it is under-tuned", arm.name);
+        let actual = format!("{actual}, of which {informative} said anything");
         ruled.sink.incomplete(at(), message, expected, actual);
-        ruled.block(Block::arm(&arm.name, format!("arm {:?} spent {spent} of {allowed} trials", arm.name)));
+        ruled.block(Block::arm(
+            &arm.name,
+            format!("arm {:?} spent {informative} of {allowed} trials", arm.name),
+        ));
+    }
+}
+
+/// How far clocks of two hosts may be apart before an order of times is an error.
+const CLOCK_ALLOWANCE_US: u64 = 60_000_000;
+
+/// What is confirmed is chosen from trials, so they come first: bound before the
+/// arm's first confirmation run, and over when it was bound.
+fn check_order(campaign: &Campaign, arm: &Arm, trials: &[&Run], ruled: &mut Ruled<'_>) {
+    let confirmations = campaign.runs_of(&arm.name, RunPurpose::Confirmation);
+    let first = confirmations.filter(|run| run.level() == 0).min_by_key(|run| run.first.entry);
+    let Some(first) = first else { return };
+    for trial in trials {
+        let at = || At::entry(trial.first.entry, "/body/det/purpose");
+        let message = format!("{} came after a confirmation run of its arm", trial.name());
+        let before = ruled.sink.num_errors();
+        let mut is_after = false;
+        if trial.first.entry > first.first.entry {
+            let expected = format!("an entry before {}", first.first.entry);
+            ruled.sink.rejected(at(), message, expected, trial.first.entry);
+        } else if let Some((_, ended_us)) = trial.known().and_then(|facts| facts.ended_at)
+            && ended_us > first.first.time_us
+        {
+            is_after = true;
+            let expected = format!("an end before {}, when {} was bound", first.first.time_us, first.name());
+            if ended_us - first.first.time_us > CLOCK_ALLOWANCE_US {
+                ruled.sink.rejected(at(), message, expected, ended_us);
+            } else {
+                ruled.sink.warning(at(), message, expected, ended_us);
+            }
+        }
+        if is_after || ruled.sink.num_errors() > before {
+            ruled.block(Block::arm(
+                &arm.name,
+                format!("arm {:?} was tuned when its confirmation runs were made", arm.name),
+            ));
+        }
     }
 }
 
@@ -109,7 +153,16 @@ fn check_choice(campaign: &Campaign, arm: &Arm, trials: &[&Run], ruled: &mut Rul
             best = Some((trial, value));
         }
     }
-    let Some((best, best_value)) = best else { return };
+    let Some((best, best_value)) = best else {
+        let first = campaign.runs_of(&arm.name, RunPurpose::Confirmation).find(|run| run.level() == 0);
+        if let Some(run) = first.filter(|_| arm.tuning.num_trials > 0) {
+            let at = At::entry(run.first.entry, "contract, at the arm's tuning pointers");
+            let message = format!("{} has values that no trial of its arm chose: none gave any", run.name());
+            ruled.sink.rejected(at, message, "a trial with a value", "none");
+            ruled.block(Block::arm(&arm.name, format!("arm {:?} confirms what no trial chose", arm.name)));
+        }
+        return;
+    };
     for run in campaign.runs_of(&arm.name, RunPurpose::Confirmation).filter(|run| run.level() == 0) {
         let Some(chosen) = recipe(arm, run) else { continue };
         let has_chosen = |trial: &&&Run| recipe(arm, trial).is_some_and(|recipe| recipe == chosen);
@@ -160,7 +213,10 @@ fn report_choice(
 
 /// Baselines at their defaults beside arms that were tuned.
 fn check_baselines(campaign: &Campaign, ruled: &mut Ruled<'_>) {
-    let spent = |arm: &Arm| campaign.runs_of(&arm.name, RunPurpose::Tuning).count();
+    let stream = &campaign.prereg.metric.stream;
+    let spent = |arm: &Arm| {
+        campaign.runs_of(&arm.name, RunPurpose::Tuning).filter(|run| run.is_informative(stream)).count()
+    };
     for claim in &campaign.prereg.claims {
         for pair in &claim.arms {
             let (Some(arm), Some(against)) = (campaign.arm(&pair.arm), campaign.arm(&pair.against)) else {

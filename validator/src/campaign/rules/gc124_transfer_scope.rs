@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::campaign::{RunPurpose, TestedAxis};
+use schemas::campaign::{ArmPair, Axis, RunPurpose, TestedAxis};
 use schemas::report::Route;
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::rule::{At, Outcome, RuleInfo};
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GC124",
     name: "transfer-scope",
-    what: "Every point of a tested axis is that of a confirmation run's contract, and no such contract is at another point; a claim along an axis is decided only where its own runs are at two points of it or more. Otherwise it is blocked, with a warning.",
+    what: "Every point of a tested axis is that of a confirmation run's contract, and no such contract is at another point; a claim along an axis is decided only where its own runs are at two points of it or more, and along another one than the optimizer's only where both arms of each pair are at one point, and the pairs at two or more. Otherwise it is blocked, with a warning.",
     why: "A result at one width, batch or machine that is told as one about width, batch or machines was never measured.",
     remedy: "make the runs at the points that are missing, or read the claim without that axis, as a claim of another campaign",
     reference: "docs/FORMAT.md, \"Campaigns\"",
@@ -30,12 +30,27 @@ pub(crate) fn check(campaign: &Campaign, ruled: &mut Ruled<'_>) -> Outcome {
     for claim in &campaign.prereg.claims {
         for scope in &claim.scope {
             num_claims += 1;
-            let arms: BTreeSet<&str> = Campaign::arms_of(claim).collect();
             let axis = campaign.prereg.axes.iter().find(|axis| axis.axis == *scope);
-            let points: BTreeSet<String> = axis.map_or_else(BTreeSet::new, |axis| {
-                let runs = confirmations(campaign).filter(|run| arms.contains(run.arm()));
+            let of_pair = |pair: &ArmPair| -> BTreeSet<String> {
+                let Some(axis) = axis else { return BTreeSet::new() };
+                let is_of_pair = |run: &&Run| [&pair.arm, &pair.against].iter().any(|arm| *arm == run.arm());
+                let runs = confirmations(campaign).filter(is_of_pair);
                 runs.filter_map(|run| point(axis, run)).map(|point| told(&point)).collect()
-            });
+            };
+            let of_pairs: Vec<BTreeSet<String>> = claim.arms.iter().map(of_pair).collect();
+            let points: BTreeSet<&String> = of_pairs.iter().flatten().collect();
+            // What differs between the arms of a pair is what the pair compares. Only
+            // the update rule is compared as an axis; along another one the comparison
+            // is made again at each of its points.
+            let mixed = of_pairs.iter().find(|points| points.len() > 1 && *scope != Axis::Optimizer);
+            if let Some(mixed) = mixed {
+                let at = At::place(format!("claim {}", claim.id));
+                let message = format!("claim {:?} compares arms at different points of {scope:?}", claim.id);
+                let reason = format!("a pair of the claim mixes points of {scope:?}: {mixed:?}");
+                ruled.sink.warning(at, message, "both arms of a pair at one point", &reason);
+                ruled.block(Block::claim(claim, reason));
+                continue;
+            }
             if points.len() >= 2 {
                 continue;
             }

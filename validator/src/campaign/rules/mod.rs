@@ -4,7 +4,8 @@
 //! `GC101` to `GC107` look at the campaign's own ledger, the others at what the
 //! campaign and the ledgers of its runs say together. A rule tells what it finds
 //! and which claims cannot be decided, or do not hold, because of it; it never
-//! sees what another one found.
+//! sees what another one found. A record that is not whole by `GC101` to `GC108`
+//! decides no claim at all.
 
 pub(crate) mod gc101_store;
 pub(crate) mod gc102_entries;
@@ -31,9 +32,10 @@ mod gc122_false_negative;
 mod gc123_efficiency;
 mod gc124_transfer_scope;
 
+use schemas::finding::Severity;
 use schemas::policy_card::UpdateRule;
 
-use super::view::{Block, Campaign};
+use super::view::{Block, Campaign, Concern};
 use crate::assemble::Ruling;
 use crate::rule::{Outcome, RuleInfo, Sink};
 
@@ -107,6 +109,7 @@ pub fn find(code: &str) -> Option<&'static RuleInfo> {
 }
 
 /// Evaluates every rule over the campaign. Without one, none of them can run.
+/// `rulings` holds those over the campaign's own ledger already.
 pub(crate) fn evaluate(campaign: Option<&Campaign>, rulings: &mut Vec<Ruling>) -> Vec<Block> {
     let mut blocks = Vec::new();
     for (info, check) in CAMPAIGN_RULES {
@@ -117,7 +120,23 @@ pub(crate) fn evaluate(campaign: Option<&Campaign>, rulings: &mut Vec<Ruling>) -
         };
         rulings.push(Ruling::new(info, sink, outcome));
     }
+    blocks.extend(rulings.iter().filter_map(block_of_record));
     blocks
+}
+
+/// The last of the rules on which everything that a campaign says rests: its own
+/// ledger, and what was frozen in it.
+const LAST_OF_RECORD: &str = "GC108";
+
+/// Where the campaign's own record is wrong, no claim can be read from it.
+fn block_of_record(ruling: &Ruling) -> Option<Block> {
+    let info = ruling.info;
+    let error = ruling.findings.iter().find(|finding| finding.severity == Severity::Error)?;
+    (info.code <= LAST_OF_RECORD).then(|| Block {
+        concern: Concern::All,
+        is_refutation: false,
+        reason: format!("{} {}: {}", info.code, info.name, error.message),
+    })
 }
 
 /// A family of update rules by its name in policy cards.

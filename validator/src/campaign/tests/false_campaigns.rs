@@ -28,7 +28,7 @@ pub(super) struct Mutation {
     pub(super) change: fn(&mut Campaign),
 }
 
-const fn error(
+pub(super) const fn error(
     code: &'static str,
     name: &'static str,
     claim: &'static str,
@@ -38,11 +38,11 @@ const fn error(
 }
 
 /// The record is wrong, and no claim hangs on it.
-const fn record(code: &'static str, name: &'static str, change: fn(&mut Campaign)) -> Mutation {
+pub(super) const fn record(code: &'static str, name: &'static str, change: fn(&mut Campaign)) -> Mutation {
     Mutation { code, name, severity: Severity::Error, claim: None, change }
 }
 
-const fn warning(
+pub(super) const fn warning(
     code: &'static str,
     name: &'static str,
     claim: Option<(&'static str, ClaimOutcome)>,
@@ -53,7 +53,7 @@ const fn warning(
 
 const BLOCKED: ClaimOutcome = ClaimOutcome::Blocked;
 
-fn pointer(text: &str) -> ContractPointer {
+pub(super) fn pointer(text: &str) -> ContractPointer {
     ContractPointer(text.to_owned())
 }
 
@@ -196,8 +196,8 @@ pub(super) static MUTATIONS: &[Mutation] = &[
     error("GC110", "bound an hour after it began", "better", |campaign| {
         campaign.run_mut(PROPOSED, Confirmation, 0).first.time_us += 3_600_000_000;
     }),
-    warning("GC110", "bound a second after it began", None, |campaign| {
-        campaign.run_mut(PROPOSED, Confirmation, 0).first.time_us += 1_000_000;
+    warning("GC110", "bound a moment after it began", None, |campaign| {
+        campaign.run_mut(PROPOSED, Confirmation, 0).first.time_us += 300;
     }),
     warning("GC110", "bound late, as it says", Some(("better", BLOCKED)), |campaign| {
         let run = campaign.run_mut(PROPOSED, Confirmation, 0);
@@ -479,7 +479,7 @@ fn set_peak(contract: &mut schemas::contract::Contract, rate: f64) {
     }
 }
 
-fn warm_start() -> WarmStart {
+pub(super) fn warm_start() -> WarmStart {
     use schemas::contract::{FileBinding, Lineage, SourceHead};
     WarmStart {
         lineage: Lineage {

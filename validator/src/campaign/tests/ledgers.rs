@@ -181,6 +181,70 @@ fn a_run_that_is_left_out_is_found_beside_the_campaign() {
 }
 
 #[test]
+fn a_campaign_whose_own_record_is_damaged_supports_nothing() {
+    let (campaign, _) = complete();
+    campaign.write();
+    campaign.tamper("campaign.db", "CREATE TABLE other (a INTEGER);");
+    let report = campaign.audit();
+    assert_eq!(report.verdict, Verdict::Tampered, "{:#?}", told(&report));
+    assert_eq!(report.claims[0].outcome, ClaimOutcome::Blocked, "{:#?}", report.claims);
+    assert!(report.claims[0].reasons.iter().any(|reason| reason.starts_with("GC101 ")));
+}
+
+#[test]
+fn another_history_of_a_run_is_found_under_any_name_and_a_copy_is_none() {
+    let (campaign, runs) = complete();
+    campaign.write();
+    let folder = campaign.folder.path().join(&runs[0].name);
+    let copied = |name: &str| {
+        std::fs::copy(folder.join("run.db"), folder.join(name)).expect("copied");
+    };
+    // What was kept of the run, whole or earlier, is no other history.
+    copied("kept.db");
+    copied("earlier.db");
+    campaign.tamper(&format!("{}/earlier.db", runs[0].name), "DELETE FROM entries WHERE seq >= 9;");
+    let report = campaign.audit();
+    assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", told(&report));
+    // The run was made again from its freeze, and is called like what is looked at least.
+    copied("qualification.db");
+    let name = format!("{}/qualification.db", runs[0].name);
+    let damage = "UPDATE entries SET entry = (SELECT entry FROM entries WHERE seq = 8), \
+                  leaf = (SELECT leaf FROM entries WHERE seq = 8) WHERE seq = 9;";
+    campaign.tamper(&name, damage);
+    let report = campaign.audit();
+    assert!(has(&report, "GC109", Effect::Rejected), "{:#?}", told(&report));
+    assert_eq!(report.claims[0].outcome, ClaimOutcome::Blocked);
+    // One that goes on behind what is shown says more.
+    std::fs::remove_file(folder.join("qualification.db")).expect("it is there");
+    copied("longer.db");
+    let name = format!("{}/longer.db", runs[0].name);
+    let further = "INSERT INTO entries (seq, idem, entry, leaf) \
+                   SELECT (SELECT max(seq) + 1 FROM entries), randomblob(16), entry, leaf FROM entries WHERE seq = 9;";
+    campaign.tamper(&name, further);
+    let report = campaign.audit();
+    assert!(has(&report, "GC109", Effect::Rejected), "{:#?}", told(&report));
+    let found = report.findings.iter().find(|finding| finding.code == "GC109").expect("a finding");
+    assert!(found.location.contains("longer.db") && found.actual.contains("are shown"), "{found:?}");
+}
+
+#[test]
+fn a_run_whose_end_is_not_bound_is_incomplete() {
+    let mut campaign = StoredCampaign::freeze(small_preregistration());
+    let runs: Vec<BoundRun> = plans().into_iter().map(|plan| store(&campaign, plan)).collect();
+    for (place, run) in runs.iter().enumerate() {
+        if place == 0 {
+            campaign.bind(run, 0, None);
+        } else {
+            campaign.bind_both(run);
+        }
+    }
+    campaign.write();
+    let report = campaign.audit();
+    assert!(has(&report, "GC109", Effect::Incomplete), "{:#?}", told(&report));
+    assert_eq!((report.verdict, report.claims[0].outcome), (Verdict::Incomplete, ClaimOutcome::Blocked));
+}
+
+#[test]
 fn a_run_that_was_bound_with_its_outcome_is_late() {
     let mut campaign = StoredCampaign::freeze(small_preregistration());
     let runs: Vec<BoundRun> = plans().into_iter().map(|plan| store(&campaign, plan)).collect();

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use schemas::campaign::ClaimDimension;
-use schemas::campaign::RunPurpose::Confirmation;
+use schemas::campaign::RunPurpose::{Confirmation, Tuning};
 use schemas::campaign::report::{ClaimOutcome, ClaimResult};
 use schemas::finding::{Finding, Severity};
 use schemas::report::{RuleStatus, Verdict};
 
 use super::false_campaigns::{MUTATIONS, rescue, spoil};
+use super::laundered_campaigns::{self, diverge};
 use crate::assemble::{self, Ruling};
 use crate::campaign::fixture::*;
 use crate::campaign::view::Campaign;
@@ -64,9 +65,54 @@ fn an_honest_rescue_passes_and_stands_for_its_seed() {
 }
 
 #[test]
+fn a_run_that_went_out_of_numbers_can_be_rescued() {
+    let mut campaign = honest();
+    diverge(campaign.run_mut(PROPOSED, Confirmation, 0));
+    let (rulings, claims) = evaluate(&campaign);
+    assert_eq!(assemble::judge(&rulings).1, Verdict::Accepted);
+    // Without a rescue it counts against its arm, and blocks nothing.
+    assert_eq!(claims[0].outcome, ClaimOutcome::NotSupported, "{:#?}", claims[0]);
+    rescue(&mut campaign, 1);
+    let (rulings, claims) = evaluate(&campaign);
+    assert_eq!(assemble::judge(&rulings).1, Verdict::Accepted);
+    assert_eq!(claims[0].outcome, ClaimOutcome::Supported, "{:#?}", claims[0]);
+    // What it reached before it went out of numbers counts for no claim.
+    let mut campaign = honest();
+    let reach = campaign.run_mut(PROPOSED, Confirmation, 0).facts_mut().reach;
+    diverge(campaign.run_mut(PROPOSED, Confirmation, 0));
+    campaign.run_mut(PROPOSED, Confirmation, 0).facts_mut().reach = reach;
+    assert_eq!(evaluate(&campaign).1[1].outcome, ClaimOutcome::NotSupported);
+}
+
+#[test]
+fn a_trial_that_went_out_of_numbers_was_spent() {
+    let mut campaign = honest();
+    for arm in [BASELINE, CONTROL] {
+        diverge(campaign.run_mut(arm, Tuning, 1));
+    }
+    let (rulings, claims) = evaluate(&campaign);
+    assert_eq!(assemble::judge(&rulings).1, Verdict::Accepted);
+    assert!(claims.iter().all(|claim| claim.outcome == ClaimOutcome::Supported), "{claims:#?}");
+}
+
+#[test]
+fn a_run_whose_folder_moved_is_bound_again() {
+    let mut campaign = honest();
+    let run = campaign.run_mut(PROPOSED, Confirmation, 0);
+    let mut again = run.later[0].clone();
+    again.entry += 100;
+    again.obs.path = "elsewhere/run.db".to_owned();
+    run.later.push(again);
+    let (rulings, claims) = evaluate(&campaign);
+    let found = assemble::findings(rulings);
+    assert!(found.is_empty(), "{found:#?}");
+    assert_eq!(claims[0].outcome, ClaimOutcome::Supported);
+}
+
+#[test]
 fn every_rule_catches_what_it_is_for() {
     let mut covered = BTreeSet::new();
-    for mutation in MUTATIONS {
+    for mutation in MUTATIONS.iter().chain(laundered_campaigns::MUTATIONS) {
         let mut campaign = honest();
         (mutation.change)(&mut campaign);
         let found: Vec<Finding> =
@@ -77,6 +123,12 @@ fn every_rule_catches_what_it_is_for() {
             let claims = evaluate(&campaign).1;
             let claim = claims.iter().find(|claim| claim.id == id).expect("a claim");
             assert_eq!(claim.outcome, outcome, "{}: {claim:#?}", mutation.name);
+        }
+        // A record that is not whole decides nothing.
+        if mutation.code == "GC108" {
+            let claims = evaluate(&campaign).1;
+            let is_blocked = |claim: &ClaimResult| claim.outcome == ClaimOutcome::Blocked;
+            assert!(claims.iter().all(is_blocked), "{}: {claims:#?}", mutation.name);
         }
         covered.insert(mutation.code);
     }
