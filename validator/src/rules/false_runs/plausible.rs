@@ -8,7 +8,7 @@ use schemas::report::RuleStatus;
 
 use super::attempts::body;
 use super::{Mutation, changed, error, note, rule, warning};
-use crate::fixture::{Fixture, RunBuilder, StoredRun, honest_run};
+use crate::fixture::{Fixture, RunBuilder, honest_run};
 
 /// A run of so many updates that its own scale is known, and then changed.
 fn long(change: impl FnOnce(&mut Fixture)) -> Fixture {
@@ -97,22 +97,6 @@ fn a_resume_repeats_nothing_that_tells() {
         .build();
     let (status, _, findings) = fixture.check(rule("GL220"));
     assert_eq!((status, findings.len()), (RuleStatus::Passed, 0), "{findings:#?}");
-}
-
-#[test]
-fn heads_that_are_too_few_for_the_bound_are_found() {
-    let builder = || RunBuilder::new().contract(|contract| contract.durability.max_unsynced_steps = 2);
-    let result = |run: &StoredRun| {
-        let report = run.audit();
-        report.rules.iter().find(|result| result.code == "GL218").expect("a rule").status
-    };
-    let mut run = StoredRun::new(builder().build());
-    assert_eq!(result(&run), RuleStatus::Passed);
-    let last = run.notes.last().expect("a head").0;
-    run.tamper(&format!("DELETE FROM heads WHERE size > 1 AND size < {last}"));
-    run.notes.retain(|(size, _)| *size == 1 || *size == last);
-    run.write_heads();
-    assert_eq!(result(&run), RuleStatus::Failed);
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
