@@ -51,6 +51,13 @@ fn is_test_or_example(path: &Path, member: &str) -> Result<bool> {
     if ["tests", "examples", "benches"].iter().any(|folder| below.starts_with(folder)) {
         return Ok(true);
     }
+    // A module `tests` deeper down, where the module around it says that it is one.
+    for folder in path.ancestors().filter(|folder| folder.file_name().is_some_and(|name| name == "tests")) {
+        let around = folder.with_file_name("mod.rs");
+        if around.is_file() && std::fs::read_to_string(around)?.contains("#[cfg(test)]\nmod tests;") {
+            return Ok(true);
+        }
+    }
     let root = member.join("src/lib.rs");
     let text = if root.is_file() { std::fs::read_to_string(root)? } else { String::new() };
     let mut is_for_tests = false;

@@ -18,8 +18,8 @@ use crate::run_folder::RunFolder;
 /// Steps between two checkpoints.
 pub const SAVE_EVERY: usize = 4;
 
-/// Processes of the run of several workers: one records, and two can be lost.
-const NUM_WORKERS: u32 = 3;
+/// Processes of the run of several workers: one records, the others can be lost.
+const NUM_WORKERS: u32 = 4;
 
 /// What a pass says, before its point's name.
 const MARK: &str = "failpoint ";

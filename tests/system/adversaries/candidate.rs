@@ -134,14 +134,6 @@ pub(super) fn swapped_on_record() -> Result<Attacked> {
     Ok(Attacked::new(run, kept))
 }
 
-pub(super) fn swapped_without_handoff() -> Result<Attacked> {
-    let attacked = swapped_on_record()?;
-    for name in ["run.db.handoff.dsse.json", "run.db.report.dsse.json"] {
-        std::fs::remove_file(attacked.run.path().join(name))?;
-    }
-    Ok(attacked)
-}
-
 /// Replaces the newest checkpoint's model by one that was trained for longer, and
 /// signs a record in which this run made it.
 fn recorded(run: &RunFolder) -> Result<()> {
@@ -163,13 +155,24 @@ fn recorded(run: &RunFolder) -> Result<()> {
     state["best_value"] = measured["value"].clone();
     put_shard(&mut forgery, &folder, ("selection_state", path), &entry_json(&state)?)?;
     let norms = parameter_norms(run, &weights)?;
+    let mut before: BTreeMap<String, f64> = BTreeMap::new();
     for entry in &mut forgery.entries {
         let is_of_step = entry["step"] == step;
         match entry["kind"].as_str() {
+            Some("step") if !is_of_step => {
+                for update in at(entry, "/body/det/updates")?.as_array().context("updates")? {
+                    let group = update["group"].as_str().context("a group")?.to_owned();
+                    before.insert(group, update["parameter_norm"].as_f64().context("its norm")?);
+                }
+            }
             Some("step") if is_of_step => {
                 for update in at(entry, "/body/det/updates")?.as_array_mut().context("updates")? {
                     let group = update["group"].as_str().context("a group")?.to_owned();
-                    update["parameter_norm"] = json!(norms.get(&group).context("its norm")?);
+                    let norm = norms.get(&group).context("its norm")?;
+                    // A change that could have led there.
+                    let change = (norm - before.get(&group).context("the norm before")?).abs();
+                    update["parameter_norm"] = json!(norm);
+                    update["update_norm"] = json!(2.0 * change);
                 }
             }
             Some("eval") if is_of_step => {

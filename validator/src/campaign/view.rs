@@ -205,9 +205,10 @@ impl Campaign {
     }
 }
 
-/// Places of a contract that say which run it is, and not what it does.
-pub(crate) const IDENTITY: [&str; 4] =
-    ["/name", "/purpose/statement", "/membership/arm", "/membership/trial"];
+/// Places of a contract that say which run it is, and not what it does. Every
+/// sealing of one text gives another file, and the text is compared (GC120).
+pub(crate) const IDENTITY: [&str; 5] =
+    ["/name", "/purpose/statement", "/membership/arm", "/membership/trial", "/qualification/sealed"];
 
 /// What a block is about.
 #[derive(Debug, Clone, PartialEq, Eq)]

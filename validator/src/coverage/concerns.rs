@@ -120,7 +120,10 @@ pub static CONCERNS: &[Concern] = &[
     invariant(
         9,
         "What was attempted, failed, interrupted, recovered, completed, selected, qualified and released is counted apart.",
-        &["GL202", "GL209", "GL210", "GL211", "GL212", "GL216", "GL217", "GL708", "GL709", "GL710", "GL711"],
+        &[
+            "GL202", "GL209", "GL210", "GL211", "GL212", "GL216", "GL217", "GL230", "GL708", "GL709",
+            "GL710", "GL711",
+        ],
         &["GC109", "GC111", "GC112"],
     ),
     invariant(

@@ -56,6 +56,7 @@ static REASONS: &[(&str, &str)] = &[
     ("/keys/qualifier_recipient", RECIPIENT),
     ("/membership/arm", CAMPAIGN),
     ("/membership/campaign", CAMPAIGN),
+    ("/membership/preregistration/path", STORED),
     ("/membership/rescue_level", CAMPAIGN),
     ("/membership/trial", CAMPAIGN),
     ("/name", WORDS),

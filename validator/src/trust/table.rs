@@ -210,16 +210,7 @@ pub const CLASSES: &[AdversaryClass] = &[
                 what: "The candidate's digest is changed in files and entries, and all of it signed again",
                 holds: TRAINER,
                 rules: &["GL112"],
-                why: "The handoff is signed by the validator, and names another digest",
-                ..WAY
-            },
-            Way {
-                name: "files-record-and-handoff",
-                what: "The same, and what the validator signed beside the ledger is removed",
-                holds: TRAINER,
-                shown_by: ExternalHead,
-                rules: &["GL009"],
-                why: "A head that was kept from before is over other entries; whoever qualifies has the handoff itself",
+                why: "The record says what the handoff saw, and these entries are others; whoever qualifies has a copy",
                 ..WAY
             },
         ],

@@ -14,7 +14,7 @@ use crate::rule::{At, Outcome, RuleInfo};
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GC120",
     name: "campaign-qualification",
-    what: "In every run the selection and the campaign's metric are of the val split, in the campaign's direction, and no evaluation was of the qualification split; all runs bind one sealed set; and no qualifier's ledger beside a run records an opening of it before every confirmation run has selected, by the clocks.",
+    what: "In every run the selection and the campaign's metric are of the val split, in the campaign's direction, and no evaluation was of the qualification split; all runs bind one sealed text, in whatever file; and no qualifier's ledger beside a run records an opening of it before every confirmation run has selected, by the clocks.",
     why: "A sealed set that one arm saw, or that was opened while runs were still to be made, decides which arm wins.",
     remedy: "leave the sealed set closed until every run has selected; a set that was opened early is an ordinary val set from then on",
     reference: "docs/FORMAT.md, \"Campaigns\" and \"Qualification\"",
@@ -79,7 +79,8 @@ fn check_streams(campaign: &Campaign, run: &Run, facts: &RunFacts, ruled: &mut R
 fn check_sealed(run: &Run, facts: &RunFacts, first: &Run, ruled: &mut Ruled<'_>) {
     let Some(firsts) = first.known() else { return };
     let (own, other) = (&facts.frozen.contract.qualification, &firsts.frozen.contract.qualification);
-    if own.sealed.digest != other.sealed.digest || own.plaintext != other.plaintext {
+    // Every sealing gives another file; the qualifier finds this text in it, or says so.
+    if own.plaintext != other.plaintext {
         let at = At::entry(run.first.entry, "contract /qualification/sealed");
         let message = format!("{} binds another sealed set than {}", run.name(), first.name());
         ruled.sink.rejected(at, message, other.plaintext, own.plaintext);

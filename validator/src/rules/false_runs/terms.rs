@@ -120,7 +120,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         })
     }),
     warning("GL310", "a val example that is trained on", || shared(1)),
-    error("GL310", "val examples that are trained on", || shared(100)),
+    warning("GL310", "val examples that are trained on", || shared(100)),
     note("GL310", "a train example that is there twice", || {
         changed(|f| {
             let mut train: Vec<_> = f.frozen.train_examples.as_ref().expect("a table").iter().collect();

@@ -1,9 +1,6 @@
 //! `GL2xx` and `GL3xx`: the frame of the run, its attempts, and its data.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
-use schemas::data::{EXAMPLE_RECORD_BYTES, EXAMPLE_TABLE_MAGIC};
 use schemas::digest::Digest;
 use serde_json::{Value, json};
 
@@ -150,7 +147,6 @@ fn data() -> Vec<Mutation> {
                 Ok(())
             })
         }),
-        owner("GL310", "a val split that is the train split's text", PLAIN, val_from_train),
         owner("GL308", "a license class that is not admitted", PLAIN, |r| {
             contract(r, "/data/admitted_license_classes", json!(["yellow"]))
         }),
@@ -177,41 +173,4 @@ fn one_target_more(record: &mut Record) -> Result<()> {
     let step = record.value(last, "/step")?.as_u64().context("a step")?;
     let tokens = record.value(last, "/body/det/counters/tokens")?.clone();
     shard(record, step, "data_cursor.json", "/tokens", tokens)
-}
-
-/// The val split is the beginning of the train split's text, with tables and
-/// manifest that say so.
-fn val_from_train(record: &mut Record) -> Result<()> {
-    let manifest =
-        Path::new(record.contract["data"]["manifest"]["path"].as_str().context("a path")?).to_owned();
-    let folder = manifest.parent().context("a folder")?.to_owned();
-    let documents: Value =
-        serde_json::from_slice(record.artifacts.get("/data/manifest").context("a manifest")?)?;
-    let shards = documents["shards"].as_array().context("shards")?.clone();
-    let of = |split: &str| {
-        let shard = shards.iter().find(|shard| shard["split"] == split).context("a shard")?;
-        Ok::<_, anyhow::Error>(folder.join(shard["path"].as_str().context("a path")?))
-    };
-    let (train, val) = (record.file(of("train")?)?, of("val")?);
-    let text = train.get(..record.file(&val)?.len()).context("train text is longer")?.to_vec();
-    let digest = Digest::blake3(*blake3::hash(&text).as_bytes()).to_string();
-    refreeze(record, |r| {
-        r.edit_artifact("/data/manifest", |manifest| {
-            let shards = manifest["shards"].as_array_mut().context("shards")?;
-            let shard = shards.iter_mut().find(|shard| shard["split"] == "val").context("a shard")?;
-            shard["digest"] = json!(digest);
-            Ok(())
-        })?;
-        let table = r.artifacts.get_mut("/data/val_examples").context("a table")?;
-        let records = table.get_mut(EXAMPLE_TABLE_MAGIC.len() + 8..).context("records")?;
-        for record in records.chunks_exact_mut(EXAMPLE_RECORD_BYTES) {
-            // Shard, targets, offset, identity; the last target lies behind the window.
-            let num_targets = u32::from_le_bytes(record[4..8].try_into()?) as usize;
-            let first = usize::try_from(u64::from_le_bytes(record[8..16].try_into()?))?;
-            let covered = text.get(first..=first + num_targets).context("a window")?;
-            record[16..].copy_from_slice(blake3::hash(covered).as_bytes());
-        }
-        r.write_file(val, text);
-        Ok(())
-    })
 }

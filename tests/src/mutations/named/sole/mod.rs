@@ -21,6 +21,7 @@ pub(super) const SUITE: &str = "sole";
 pub const NOT_SOLE: &[(&str, &str)] = &[
     ("GL219", "it warns and rejects nothing: a duration that is odd is no proof"),
     ("GL220", "it warns and rejects nothing: a loss that is odd is no proof"),
+    ("GL310", "it warns and rejects nothing: how much text two splits may share is for the owner to say"),
     ("GL230", "it notes and warns, and rejects nothing: a run that was killed may go on"),
     (
         "GL306",
