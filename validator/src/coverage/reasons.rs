@@ -31,6 +31,9 @@ const RECIPIENT: &str = "only its form: an age file does not say to whom it is s
 
 const CAMPAIGN: &str = "which campaign, arm, trial and rung a run is of is compared by the campaign's ledger (GC109, GC114, GC118)";
 
+const OTHER_MEMBERS: &str =
+    "another kind has other members, so that it is never changed alone; GL709 judges a run of either";
+
 const NUMBERS: &str = "a probe's record holds one number of each continuation; of which metric it is shows only in executing it";
 
 const DAYS: &str =
@@ -56,6 +59,7 @@ static REASONS: &[(&str, &str)] = &[
     ("/keys/qualifier_recipient", RECIPIENT),
     ("/membership/arm", CAMPAIGN),
     ("/membership/campaign", CAMPAIGN),
+    ("/membership/kind", OTHER_MEMBERS),
     ("/membership/preregistration/path", STORED),
     ("/membership/rescue_level", CAMPAIGN),
     ("/membership/trial", CAMPAIGN),

@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn what_another_contract_binds_is_undeclared() {
         let comparison = compared(honest_run(), |a| {
-            a.contract["code"]["digest"] = json!(Digest::sha256([7; 32]));
+            a.contract["code"]["digest"] = json!(Digest::sha256([0xab; 32]));
             a.contract["plan"]["cpu_features"] = json!([]);
             a.contract["numerics"]["compute_dtype"] = json!("f16");
             a.contract["evaluation"]["streams"][0]["name"] = json!("another");
