@@ -52,7 +52,7 @@ fn is_test_or_example(path: &Path, member: &str) -> Result<bool> {
         return Ok(true);
     }
     // A module `tests` deeper down, where the module around it says that it is one.
-    for folder in path.ancestors().filter(|folder| folder.file_name().is_some_and(|name| name == "tests")) {
+    for folder in path.ancestors().filter(|folder| folder.file_stem().is_some_and(|name| name == "tests")) {
         let around = folder.with_file_name("mod.rs");
         if around.is_file() && std::fs::read_to_string(around)?.contains("#[cfg(test)]\nmod tests;") {
             return Ok(true);

@@ -107,7 +107,11 @@ fn what_the_rules_cover_is_printed_and_nothing_is_missing() {
     let list = |name: &str| coverage[name].as_array().cloned().expect("a list");
     assert_eq!((list("concerns").len(), list("gaps").len()), (32, 0));
     let rules = folder.run(&["rules", "--json"]).expect(0).json();
-    assert_eq!(rules["rules"].as_array().map(Vec::len), Some(list("rules").len()));
+    let listed = rules["rules"].as_array().cloned().expect("a list");
+    // Those of campaigns are tried on campaigns.
+    let of_runs =
+        listed.iter().filter(|rule| rule["code"].as_str().is_some_and(|code| code.starts_with("GL")));
+    assert_eq!(of_runs.count(), list("rules").len());
     for rule in list("rules") {
         for kind in ["passing", "failing"] {
             assert!(rule[kind].as_array().is_some_and(|names| !names.is_empty()), "{rule}");
