@@ -159,38 +159,6 @@ fn what_an_earlier_audit_settled_is_not_computed_again() {
     assert_eq!(gone_on.verdict, report.verdict);
 }
 
-/// The shards that lay there when the report was made were others, and the steps
-/// were made from them: what it found in order was so only with these.
-#[test]
-fn what_was_compared_with_other_shards_is_compared_again() {
-    let run = StoredRun::new(honest_run());
-    let mut report = run.audit();
-    // Its word on the shards is missing, that on the steps is not.
-    for rule in &mut report.rules {
-        if ["GL108", "GL307"].contains(&rule.code.as_str()) {
-            rule.status = RuleStatus::NotEvaluated;
-        }
-    }
-    report.verdict = Verdict::NotEvaluated;
-    let mut fixture = honest_run();
-    fixture.change(Kind::Step, 3, |entry| {
-        let Body::Step(halves) = &mut entry.body else { panic!("a step") };
-        halves.det.draws[0].inputs = Digest::blake3([1; 32]);
-    });
-    let other = StoredRun::new(fixture);
-    let head = other.audit().head;
-    for (codes, is_found) in [(&[][..], false), (&["GL108", "GL307"][..], true)] {
-        let mut earlier = report.clone();
-        earlier.head.clone_from(&head);
-        earlier.rules.iter_mut().filter(|rule| !codes.contains(&rule.code.as_str())).for_each(|rule| {
-            rule.status = RuleStatus::Passed;
-        });
-        let path = save(&other, &earlier);
-        let gone_on = on_threads(&other, 1, Some(&path)).expect("it can look");
-        assert_eq!(gone_on.findings.iter().any(|one| one.code == "GL304"), is_found, "{codes:?}");
-    }
-}
-
 #[test]
 fn files_that_changed_since_are_found() {
     let run = StoredRun::new(honest_run());
