@@ -1,8 +1,7 @@
 //! `GL2xx` and `GL3xx`: the frame of the run, its attempts, and its data.
 
 use anyhow::{Context, Result, ensure};
-use schemas::digest::Digest;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::edits::*;
 use super::{owner, trainer};
