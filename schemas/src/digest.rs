@@ -92,17 +92,41 @@ static HEX_PAIRS: [[u8; 2]; 256] = {
 /// Bytes from lower-case hex; `None` for an odd length or any other character.
 #[must_use]
 pub fn decode_hex(text: &str) -> Option<Vec<u8>> {
-    fn value(digit: u8) -> Option<u8> {
-        match digit {
-            b'0'..=b'9' => Some(digit - b'0'),
-            b'a'..=b'f' => Some(digit - b'a' + 10),
-            _ => None,
-        }
+    let (pairs, []) = text.as_bytes().as_chunks() else { return None };
+    pairs.iter().map(|pair| byte_of(*pair)).collect()
+}
+
+/// Values of lower-case hex digits by their character; of others, a value that no
+/// digit has.
+const DIGIT_VALUES: [u8; 256] = {
+    let mut values = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 16 {
+        values[b"0123456789abcdef"[value as usize] as usize] = value;
+        value += 1;
     }
-    if !text.len().is_multiple_of(2) {
-        return None;
+    values
+};
+
+const NO_DIGIT: u8 = 0xff;
+
+fn byte_of([high, low]: [u8; 2]) -> Option<u8> {
+    let (high, low) = (DIGIT_VALUES[usize::from(high)], DIGIT_VALUES[usize::from(low)]);
+    (high != NO_DIGIT && low != NO_DIGIT).then_some(high << 4 | low)
+}
+
+/// Exactly 64 digits. An audit reads several digests for every step, so nothing is
+/// allocated and no digit decides where the next one is looked at.
+fn decode_32(text: &str) -> Option<[u8; 32]> {
+    let digits: &[u8; 64] = text.as_bytes().try_into().ok()?;
+    let (mut bytes, mut seen) = ([0; 32], 0);
+    for (byte, [high, low]) in bytes.iter_mut().zip(digits.as_chunks().0) {
+        let (high, low) = (DIGIT_VALUES[usize::from(*high)], DIGIT_VALUES[usize::from(*low)]);
+        seen |= high | low;
+        *byte = high << 4 | low;
     }
-    text.as_bytes().chunks_exact(2).map(|pair| Some(value(pair[0])? << 4 | value(pair[1])?)).collect()
+    // Values of digits have four bits.
+    (seen < 16).then_some(bytes)
 }
 
 impl fmt::Display for Digest {
@@ -128,8 +152,7 @@ impl FromStr for Digest {
             "sha256" => Algorithm::Sha256,
             _ => return Err(error()),
         };
-        let bytes = decode_hex(digits).ok_or_else(error)?;
-        let bytes = <[u8; 32]>::try_from(bytes).map_err(|_| error())?;
+        let bytes = decode_32(digits).ok_or_else(error)?;
         Ok(Self { algorithm, bytes })
     }
 }
@@ -196,5 +219,26 @@ mod tests {
         assert!(text.to_uppercase().parse::<Digest>().is_err());
         assert!(format!("md5:{}", digest.hex()).parse::<Digest>().is_err());
         assert!(text[..text.len() - 2].parse::<Digest>().is_err());
+    }
+
+    #[test]
+    fn every_character_in_every_place_is_a_digit_or_refused() {
+        let text: String = "0123456789abcdef".repeat(4);
+        for at in 0..text.len() {
+            for character in (0..=0x7f_u8).chain([0xc3]) {
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] = character;
+                // Half of a character of two bytes is no text.
+                let Ok(changed) = String::from_utf8(bytes) else { continue };
+                let expected = matches!(character, b'0'..=b'9' | b'a'..=b'f');
+                let read = format!("blake3:{changed}").parse::<Digest>().ok();
+                assert_eq!(read.is_some(), expected, "{changed}");
+                assert_eq!(decode_hex(&changed).is_some(), expected, "{changed}");
+                if let Some(read) = read {
+                    assert_eq!(read.hex(), changed);
+                    assert_eq!(decode_hex(&changed), Some(read.bytes.to_vec()));
+                }
+            }
+        }
     }
 }

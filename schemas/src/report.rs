@@ -244,7 +244,7 @@ pub struct Report {
     pub num_entries: u64,
     /// Evidence profile of the contract.
     pub profile: Option<EvidenceProfile>,
-    /// Digest of the run's determined half: equal for an exact replay. SHA-256
+    /// Digest of the run's determined half: equal for an exact replay. BLAKE3
     /// as `docs/FORMAT.md` ("Projection") says; null where it is not complete.
     pub projection: Option<Digest>,
     /// First gate that fails.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use schemas::body::Kind;
 use schemas::digest::decode_hex;
 use schemas::entry::Entry;
 use schemas::report::{HeadSource, Report, SelectionBasis};
@@ -72,21 +73,23 @@ pub fn audit(request: &AuditRequest, progress: &mut dyn FnMut(Progress)) -> Resu
     // Pages that are not as they should be are read by SQLite. Where a writer was
     // at work, what was read may be a mixture.
     let mut accesses = [Access::Pages, Access::InPlace, Access::Copy].into_iter();
-    let (mut access, mut goes_on) = (accesses.next(), request.since.is_some());
-    while let Some(current) = access {
-        match audit_once(request, current, goes_on, progress)? {
+    let (mut next, mut goes_on) = (accesses.next(), request.since.is_some());
+    while let Some(access) = next {
+        match audit_once(request, How { access, goes_on, shows_all_steps: false }, progress)? {
             Tried::Report(report) => return Ok(*report),
-            Tried::OtherAccess => access = accesses.next(),
+            Tried::OtherAccess => next = accesses.next(),
             Tried::OtherEntries => goes_on = false,
         }
     }
     Err(AuditError::Busy { path: request.ledger.clone() })
 }
 
-/// An audit that leaves the pages to SQLite.
+/// An audit that leaves the pages to SQLite, and shows steps to rules that say
+/// they ignore them.
 #[cfg(test)]
 pub(crate) fn audit_by_sqlite(request: &AuditRequest) -> Result<Report, AuditError> {
-    match audit_once(request, Access::InPlace, false, &mut |_| {})? {
+    let how = How { access: Access::InPlace, goes_on: false, shows_all_steps: true };
+    match audit_once(request, how, &mut |_| {})? {
         Tried::Report(report) => Ok(*report),
         _ => Err(AuditError::Busy { path: request.ledger.clone() }),
     }
@@ -101,10 +104,18 @@ enum Tried {
     OtherEntries,
 }
 
-fn audit_once(
-    request: &AuditRequest,
+/// How an audit is made; none of it changes what it says.
+#[derive(Clone, Copy)]
+struct How {
     access: Access,
     goes_on: bool,
+    /// Whether rules see steps that they say they ignore.
+    shows_all_steps: bool,
+}
+
+fn audit_once(
+    request: &AuditRequest,
+    How { access, goes_on, shows_all_steps }: How,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Tried, AuditError> {
     let trust = request.trust.as_deref().map(read_trust).transpose()?;
@@ -154,6 +165,9 @@ fn audit_once(
         (said, since.as_ref()),
         &mut layout_sink,
     );
+    if shows_all_steps {
+        pass.checks.iter_mut().for_each(|running| running.ignores_steps = false);
+    }
     let threads = request.threads.unwrap_or_else(rows::default_threads);
     if !pass.run(store.as_ref(), threads, &request.ledger, &mut layout_sink, progress) {
         return Ok(Tried::OtherAccess);
@@ -230,6 +244,8 @@ struct Running<C: ?Sized> {
     check: Box<C>,
     /// Whether an earlier audit found nothing by this rule.
     is_settled: bool,
+    /// Whether it is not called for steps.
+    ignores_steps: bool,
 }
 
 /// One pass over the entries.
@@ -276,14 +292,18 @@ impl<'a> Pass<'a> {
         let heads = HeadWatch::collect(&rows, external, signers, &mut head_sinks);
         let (recorded, checks): (Vec<_>, Vec<_>) =
             rules::run_rules().partition(|rule| rule.follows_recorded_order());
-        let open = |rule: &'static dyn Rule| Running {
-            info: rule.info(),
-            sink: Sink::new(rule.info()),
-            is_settled: since.is_some_and(|since| since.is_settled(rule.info().code)),
-            check: match frozen {
+        let open = |rule: &'static dyn Rule| {
+            let check = match frozen {
                 Some(frozen) => rule.open(frozen),
                 None => unavailable("the contract could not be read"),
-            },
+            };
+            Running {
+                info: rule.info(),
+                sink: Sink::new(rule.info()),
+                is_settled: since.is_some_and(|since| since.is_settled(rule.info().code)),
+                ignores_steps: check.ignores_steps(),
+                check,
+            }
         };
         Self {
             rows: row_checks(read),
@@ -446,7 +466,8 @@ impl<'a> Pass<'a> {
 }
 
 fn follow(checks: &mut [Running<dyn Check + '_>], entry: &Entry, det: Option<&[u8]>, is_settled: bool) {
-    for running in checks {
+    let is_step = entry.body.kind() == Kind::Step;
+    for running in checks.iter_mut().filter(|running| !(is_step && running.ignores_steps)) {
         if is_settled && running.is_settled {
             running.check.settled_entry(entry, det, &mut running.sink);
         } else {
@@ -472,13 +493,20 @@ fn row_checks(read: Option<&ContractRead>) -> Vec<Running<dyn RowCheck>> {
     ];
     let mut running: Vec<Running<dyn RowCheck>> = checks
         .into_iter()
-        .map(|check| Running { info: check.info(), sink: Sink::new(check.info()), check, is_settled: false })
+        .map(|check| Running {
+            info: check.info(),
+            sink: Sink::new(check.info()),
+            check,
+            is_settled: false,
+            ignores_steps: false,
+        })
         .collect();
     running.push(Running {
         info: extensions.info(),
         sink: extension_sink,
         check: Box::new(extensions),
         is_settled: false,
+        ignores_steps: false,
     });
     running
 }

@@ -11,7 +11,7 @@ mod numbers;
 use std::fmt;
 use std::ops::Range;
 
-pub(crate) use numbers::{Dialect, Floats, Number, read_integer, read_quickly};
+pub(crate) use numbers::{Dialect, Floats, Number, read_integer};
 
 /// Deepest nesting of either dialect.
 pub(crate) const MAX_DEPTH: u32 = 64;

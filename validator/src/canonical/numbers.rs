@@ -66,7 +66,8 @@ fn is_grammatical(text: &[u8]) -> bool {
 }
 
 /// A float in fixed notation, of the form that entries have for its size:
-/// `digits * 10^-num_decimals`.
+/// `digits * 10^-num_decimals`. Two texts of that form differ in one of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fixed {
     negative: bool,
     digits: u64,
@@ -134,18 +135,30 @@ impl Token {
     #[inline]
     fn read(bytes: &[u8]) -> Self {
         let negative = bytes.first() == Some(&b'-');
-        let (mut digits, mut point, mut length) = (0u64, None, usize::from(negative));
-        while let Some(byte) = bytes.get(length) {
+        let first = usize::from(negative);
+        let (mut digits, mut point, mut rest) = (0u64, None, bytes.get(first..).unwrap_or_default());
+        loop {
+            let Some((byte, behind)) = rest.split_first() else { break };
             let digit = byte.wrapping_sub(b'0');
             if digit <= 9 {
                 digits = digits.wrapping_mul(10).wrapping_add(u64::from(digit));
             } else if *byte == b'.' && point.is_none() {
-                point = Some(length);
+                point = Some(bytes.len() - rest.len());
+                // The decimals of most floats are eight digits and more.
+                rest = behind;
+                while let Some((eight, behind)) = rest.split_first_chunk()
+                    && let Some(value) = eight_digits(*eight)
+                {
+                    digits = digits.wrapping_mul(POWERS_OF_TEN[8]).wrapping_add(value);
+                    rest = behind;
+                }
+                continue;
             } else {
                 break;
             }
-            length += 1;
+            rest = behind;
         }
+        let length = bytes.len() - rest.len();
         Self { negative, digits, point, length }
     }
 
@@ -195,20 +208,56 @@ pub(crate) enum Number {
     Float(f64),
 }
 
-/// The number that bytes of an entry begin with and its length, where a short
-/// computation shows that it is canonical: as most are.
+/// The value of eight digits, most significant first; `None` where one is none.
+/// The digits are added up in pairs, then pairs of pairs, within one word.
 #[inline]
-pub(crate) fn read_quickly(bytes: &[u8]) -> Option<(Number, usize)> {
+pub(super) fn eight_digits(text: [u8; 8]) -> Option<u64> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let word = u64::from_le_bytes(text);
+    let values = word.wrapping_sub(ONES * 0x30);
+    // A byte below `0` borrows, one above `9` carries into the top bit.
+    if (values | values.wrapping_add(ONES * 0x76)) & (ONES * 0x80) != 0 {
+        return None;
+    }
+    let pairs = (values.wrapping_mul(1 + (10 << 8)) >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs.wrapping_mul(1 + (100 << 16)) >> 16) & 0x0000_ffff_0000_ffff;
+    Some(fours.wrapping_mul(1 + (10_000 << 32)) >> 32)
+}
+
+/// What bytes of an entry begin with, as far as a look at its characters tells.
+enum Begun {
+    /// A number that a short computation shows to be canonical, as most are.
+    Short(Number),
+    /// A float of the right form, of which more has to be computed.
+    Long(Fixed),
+}
+
+/// What the bytes begin with and its length; `None` says nothing.
+#[inline]
+fn begin(bytes: &[u8]) -> Option<(Begun, usize)> {
     let token = Token::read(bytes);
     // An exponent follows, or something that is not a number.
     if matches!(bytes.get(token.length), Some(b'e' | b'E' | b'+' | b'-' | b'.')) {
         return None;
     }
-    let number = match token.point {
-        Some(_) => Number::Float(token.fixed(bytes)?.short()?),
-        None => Number::Integer(token.integer(bytes)?),
+    let begun = match token.point {
+        Some(_) => {
+            let fixed = token.fixed(bytes)?;
+            fixed.short().map_or(Begun::Long(fixed), |value| Begun::Short(Number::Float(value)))
+        }
+        None => Begun::Short(Number::Integer(token.integer(bytes)?)),
     };
-    Some((number, token.length))
+    Some((begun, token.length))
+}
+
+/// The number that bytes of an entry begin with and its length, where a short
+/// computation shows that it is canonical.
+#[cfg(test)]
+pub(crate) fn read_quickly(bytes: &[u8]) -> Option<(Number, usize)> {
+    match begin(bytes)? {
+        (Begun::Short(number), length) => Some((number, length)),
+        (Begun::Long(_), _) => None,
+    }
 }
 
 /// Powers of ten that 64 bits hold; all are doubles too.
@@ -268,6 +317,8 @@ fn parse(text: &[u8]) -> Option<f64> {
 pub(crate) struct Floats {
     dialect: Dialect,
     slots: [Option<CachedFloat>; Floats::NUM_SLOTS],
+    /// The same for those of fixed notation.
+    fixed: [Option<(Fixed, f64)>; Floats::NUM_SLOTS],
 }
 
 #[derive(Clone, Copy)]
@@ -286,7 +337,33 @@ impl Floats {
     const NUM_SLOTS: usize = 8;
 
     pub(crate) const fn new(dialect: Dialect) -> Self {
-        Self { dialect, slots: [None; Self::NUM_SLOTS] }
+        Self { dialect, slots: [None; Self::NUM_SLOTS], fixed: [None; Self::NUM_SLOTS] }
+    }
+
+    /// The number that bytes of an entry begin with and its length, where it is
+    /// seen without writing it again that it is canonical. `None` says nothing.
+    #[inline]
+    pub(crate) fn read_entry_number(&mut self, bytes: &[u8]) -> Option<(Number, usize)> {
+        match begin(bytes)? {
+            (Begun::Short(number), length) => Some((number, length)),
+            (Begun::Long(fixed), length) => {
+                let text = bytes.get(..length)?;
+                Some((Number::Float(self.long(fixed, text)?), length))
+            }
+        }
+    }
+
+    fn long(&mut self, fixed: Fixed, text: &[u8]) -> Option<f64> {
+        let [low, ..] = fixed.digits.to_le_bytes();
+        let slot = self.fixed.get_mut(usize::from(low) % Self::NUM_SLOTS)?;
+        if let Some((known, value)) = slot
+            && *known == fixed
+        {
+            return Some(*value);
+        }
+        let value = fixed.shortest(text)?;
+        *slot = Some((fixed, value));
+        Some(value)
     }
 
     /// Checks a spelling and gives the double that it means.

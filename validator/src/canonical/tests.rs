@@ -1,6 +1,6 @@
 //! Accepted and refused spellings.
 
-use super::numbers::{read_fixed, read_float};
+use super::numbers::{eight_digits, read_fixed, read_float, read_quickly};
 use super::*;
 
 fn check(text: &str, expected: Result<(), &str>) {
@@ -95,10 +95,36 @@ fn check_quickly(text: &str) -> bool {
 /// A reading by exact arithmetic is that of the full check; whether there was one.
 fn check_exactly(text: &str) -> bool {
     check_quickly(text);
+    let mut floats = Floats::new(Dialect::Entry);
+    // The second time it is remembered.
+    let [first, second] = [(); 2].map(|()| floats.read_entry_number(text.as_bytes()));
+    assert_eq!(first, second, "{text}");
     let Some(value) = read_fixed(text.as_bytes()) else { return false };
+    assert_eq!(first, Some((Number::Float(value), text.len())), "{text}");
     let full = read_float(text.as_bytes(), Dialect::Entry).expect(text);
     assert_eq!(value.to_bits(), full.to_bits(), "{text}");
     true
+}
+
+#[test]
+fn eight_digits_are_read_as_one_by_one() {
+    for number in [0_u64, 1, 9, 10, 12_345_678, 90_000_009, 99_999_999, 10_203_040] {
+        let text = format!("{number:08}");
+        let bytes: [u8; 8] = text.as_bytes().try_into().expect("eight digits");
+        assert_eq!(eight_digits(bytes), Some(number));
+        for at in 0..8 {
+            for other in 0..=255_u8 {
+                let mut changed = bytes;
+                changed[at] = other;
+                let read = std::str::from_utf8(&changed).ok().filter(|_| other.is_ascii_digit());
+                assert_eq!(
+                    eight_digits(changed),
+                    read.map(|text| text.parse().expect("digits")),
+                    "{changed:?}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

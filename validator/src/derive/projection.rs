@@ -1,9 +1,10 @@
 //! The projection of a run: one digest over what the contract determines,
 //! equal for an exact replay (`docs/FORMAT.md`, "Projection").
 //!
-//! Memory does not grow with the steps: lines are hashed as steps complete, and
-//! the hash state is kept at saved steps only, because a later attempt can
-//! begin nowhere else.
+//! Memory does not grow with the steps: lines are hashed as steps complete, many
+//! at a time, since BLAKE3 takes long inputs several times as fast as short ones.
+//! The hash state is kept at saved steps only, because a later attempt can begin
+//! nowhere else.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,6 @@ use schemas::body::{Body, Kind};
 use schemas::contract::{Contract, MidAccumulation};
 use schemas::digest::Digest;
 use schemas::entry::Entry;
-use sha2::{Digest as _, Sha256};
 
 use super::lines;
 
@@ -22,17 +22,22 @@ type Place = (u8, String);
 /// Lines of one step; a step has few, so they are sorted when it completes.
 type Lines = Vec<(Place, Vec<u8>)>;
 
+/// Bytes of lines that are hashed together.
+const HASHED_TOGETHER_BYTES: usize = 64 << 10;
+
 /// Computes the projection in one pass.
 #[derive(Debug, Clone, Default)]
 pub struct Projection {
-    /// Over all lines of the steps before `step`.
-    hasher: Sha256,
+    /// Over the lines of the steps before `step`, but for those that wait.
+    hasher: blake3::Hasher,
+    /// Lines that wait to be hashed together.
+    waiting: Vec<u8>,
     step: u64,
     lines: Lines,
     /// Space of a line that was hashed, for the next one.
     spare: Vec<u8>,
     /// State at the beginning of each saved step, and that step's lines.
-    saved: BTreeMap<u64, (Sha256, Lines)>,
+    saved: BTreeMap<u64, (blake3::Hasher, Lines)>,
     /// Whether an attempt may save where it ends, so that which steps are saved,
     /// and where, is not determined.
     saves_at_end: bool,
@@ -79,7 +84,7 @@ impl Projection {
         }
         let kind = entry.body.kind();
         if kind == Kind::CheckpointDurablyCommitted && self.saves_at_end {
-            self.saved.insert(step, (self.hasher.clone(), self.lines.clone()));
+            self.save(step);
             return;
         }
         let mut line = std::mem::take(&mut self.spare);
@@ -90,22 +95,36 @@ impl Projection {
             None => self.lines.push((place, line)),
         }
         if kind == Kind::CheckpointDurablyCommitted {
-            self.saved.insert(step, (self.hasher.clone(), self.lines.clone()));
+            self.save(step);
         }
+    }
+
+    fn save(&mut self, step: u64) {
+        self.hash_waiting();
+        self.saved.insert(step, (self.hasher.clone(), self.lines.clone()));
+    }
+
+    fn hash_waiting(&mut self) {
+        self.hasher.update(&self.waiting);
+        self.waiting.clear();
     }
 
     /// The digest of the logical run.
     #[must_use]
     pub fn finish(mut self) -> Digest {
         self.advance(u64::MAX);
-        Digest::sha256(self.hasher.finalize().into())
+        self.hash_waiting();
+        Digest::blake3(self.hasher.finalize().into())
     }
 
     fn advance(&mut self, step: u64) {
         self.lines.sort();
         for (_, line) in self.lines.drain(..) {
-            self.hasher.update(&line);
+            self.waiting.extend_from_slice(&line);
             self.spare = line;
+        }
+        if self.waiting.len() >= HASHED_TOGETHER_BYTES {
+            self.hash_waiting();
         }
         self.step = step;
     }
@@ -115,6 +134,7 @@ impl Projection {
     fn rewind(&mut self, from_step: u64) {
         let (hasher, lines) = self.saved.get(&from_step).cloned().unwrap_or_default();
         self.hasher = hasher;
+        self.waiting.clear();
         self.lines = lines;
         self.step = from_step;
         // At the last number of all there is nothing beyond.
@@ -152,7 +172,7 @@ mod tests {
         }
         lines.sort();
         let text: String = lines.into_iter().map(|(_, _, line)| line).collect();
-        assert_eq!(digest(&run.entries).bytes, <[u8; 32]>::from(Sha256::digest(text.as_bytes())));
+        assert_eq!(digest(&run.entries).bytes, *blake3::hash(text.as_bytes()).as_bytes());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::{Absence, Memory};
-use crate::canonical::{MAX_DEPTH, Number, escape, plain_length, read_quickly};
+use crate::canonical::{MAX_DEPTH, Number, escape, plain_length};
 
 /// The bytes are not canonical, or not of the type that is asked for, or have a
 /// form that this reader leaves to others. Which of these, and where, is found
@@ -157,7 +157,8 @@ impl<'de, 'm> Cursor<'de, 'm> {
 
     #[inline]
     pub(super) fn number(&mut self) -> Result<Number, Refused> {
-        match read_quickly(self.rest()) {
+        let rest = self.rest();
+        match self.memory.floats.read_entry_number(rest) {
             Some((number, length)) => {
                 self.at += length;
                 Ok(number)

@@ -52,6 +52,10 @@ impl State {
 }
 
 impl Check for State {
+    fn ignores_steps(&self) -> bool {
+        true
+    }
+
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         match &entry.body {
             Body::ContractFrozen(_) => {

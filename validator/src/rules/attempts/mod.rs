@@ -21,7 +21,6 @@ mod resume_point;
 mod run_frame;
 mod run_limits;
 mod segment;
-mod step_bytes;
 mod step_sequence;
 mod stopped_attempts;
 mod stopping;

@@ -46,39 +46,37 @@ const JUMP_NATS: f64 = 1.0;
 /// of a hash, so that a step costs no more than a look. What another loss took
 /// the place of is forgotten, which hides a part of a row at most.
 struct Remembered {
-    /// Bits and step.
-    places: Vec<Option<(u64, u64)>>,
+    /// Bits and step, or [`NOTHING`].
+    places: Vec<(u64, u64)>,
 }
 
-/// Places, as a power of two.
-const PLACES_BITS: u32 = 12;
+/// A place that is free: no step has this number.
+const NOTHING: (u64, u64) = (0, u64::MAX);
+
+/// Places, as a power of two: twice as many as losses, in half of a processor's
+/// first cache.
+const PLACES_BITS: u32 = 11;
 /// Spreads bits over the places (Knuth, "Sorting and Searching", section 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Remembered {
     fn new() -> Self {
-        Self { places: vec![None; 1 << PLACES_BITS] }
-    }
-
-    fn place(&mut self, bits: u64) -> Option<&mut Option<(u64, u64)>> {
-        let at = bits.wrapping_mul(SPREAD) >> (u64::BITS - PLACES_BITS);
-        self.places.get_mut(usize::try_from(at).ok()?)
+        Self { places: vec![NOTHING; 1 << PLACES_BITS] }
     }
 
     /// Remembers a loss; gives the step that had the same bits before, if it is
     /// not long ago.
     fn replace(&mut self, step: u64, bits: u64) -> Option<u64> {
-        let earlier = self.place(bits)?.replace((bits, step));
-        let is_same =
-            |(other, known): &(u64, u64)| *other == bits && step.saturating_sub(*known) <= NUM_REMEMBERED;
-        earlier.filter(is_same).map(|(_, known)| known)
+        let at = bits.wrapping_mul(SPREAD) >> (u64::BITS - PLACES_BITS);
+        let place = self.places.get_mut(usize::try_from(at).ok()?)?;
+        let (other, known) = std::mem::replace(place, (bits, step));
+        let is_same = other == bits && known != NOTHING.1 && step.saturating_sub(known) <= NUM_REMEMBERED;
+        is_same.then_some(known)
     }
 
     /// Forgets what is executed again.
     fn rewind(&mut self, step: u64) {
-        for place in &mut self.places {
-            *place = place.filter(|(_, known)| *known <= step);
-        }
+        self.places.iter_mut().filter(|(_, known)| *known > step).for_each(|place| *place = NOTHING);
     }
 }
 

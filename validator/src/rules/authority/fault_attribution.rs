@@ -189,6 +189,10 @@ impl Attribution {
 }
 
 impl Check for Attribution {
+    fn ignores_steps(&self) -> bool {
+        true
+    }
+
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         match &entry.body {
             Body::FaultInjected(halves) => self.injected.push(Injected {

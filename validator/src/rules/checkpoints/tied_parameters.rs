@@ -61,6 +61,10 @@ fn is_of_head(name: &str) -> bool {
 }
 
 impl Check for Tied<'_> {
+    fn ignores_steps(&self) -> bool {
+        true
+    }
+
     fn entry(&mut self, entry: &Entry, _: &mut Sink) {
         self.checkpoints.entry(entry);
     }

@@ -2,6 +2,7 @@
 //! list of free ones.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -26,9 +27,32 @@ pub(super) struct Pages {
     /// One bit a page: whether something refers to it.
     used: Vec<u64>,
     num_used: u32,
-    window: Vec<u8>,
-    /// Number of the first page in the window; 0 where it holds none.
-    window_first: u32,
+    /// Around leaves with rows, which are lent.
+    lent: Window,
+    /// Around all other pages, so that neither takes the other's place.
+    window: Window,
+}
+
+/// Some pages one behind the other.
+#[derive(Default)]
+pub(super) struct Window {
+    bytes: Vec<u8>,
+    /// Number of the first page; 0 where it holds none.
+    first: u32,
+}
+
+impl Window {
+    /// The place of a page; `None` where it is not here.
+    fn place(&self, number: u32, page_size: usize) -> Option<Range<usize>> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let is_here = self.first != 0 && at < self.bytes.len() / page_size;
+        is_here.then(|| at * page_size..(at + 1) * page_size)
+    }
+
+    /// A page that was found here.
+    pub(super) fn page(&self, place: &Range<usize>) -> Result<&[u8], Refused> {
+        self.bytes.get(place.clone()).ok_or(Refused)
+    }
 }
 
 /// Which pages were used at some time.
@@ -75,8 +99,8 @@ impl Pages {
             num_free: be32(&header, 36)?,
             used: vec![0; num_words],
             num_used: 0,
-            window: Vec::new(),
-            window_first: 0,
+            lent: Window::default(),
+            window: Window::default(),
         })
     }
 
@@ -98,6 +122,12 @@ impl Pages {
 
     /// A page that nothing referred to before.
     pub(super) fn take(&mut self, number: u32) -> Result<&[u8], Refused> {
+        self.mark(number)?;
+        self.page(number)
+    }
+
+    /// Marks a page that nothing referred to before.
+    pub(super) fn mark(&mut self, number: u32) -> Result<(), Refused> {
         if number == 0 || number > self.num_pages || Some(number) == self.lock_page() {
             return Err(Refused);
         }
@@ -108,29 +138,46 @@ impl Pages {
         }
         *word |= bit;
         self.num_used += 1;
-        self.page(number)
+        Ok(())
     }
 
     /// A page again, or for the first time.
     pub(super) fn page(&mut self, number: u32) -> Result<&[u8], Refused> {
+        let mut window = std::mem::take(&mut self.window);
+        let place = self.place(&mut window, number);
+        self.window = window;
+        self.window.page(&place?)
+    }
+
+    /// A page that was taken, with the window that it is in: rows of a leaf are shown
+    /// where they lie, while their further pages are read. Give the window back.
+    pub(super) fn lend(&mut self, number: u32) -> Result<(Window, Range<usize>), Refused> {
+        let mut window = std::mem::take(&mut self.lent);
+        let place = self.place(&mut window, number)?;
+        Ok((window, place))
+    }
+
+    /// Ends what [`Pages::lend`] began.
+    pub(super) fn give_back(&mut self, window: Window) {
+        self.lent = window;
+    }
+
+    /// Where a page is in a window, which is read anew where it is not.
+    fn place(&self, window: &mut Window, number: u32) -> Result<Range<usize>, Refused> {
         // A file that changes while it is read may point anywhere.
         if number == 0 || number > self.num_pages {
             return Err(Refused);
         }
-        let in_window = self.window.len() / self.page_size;
-        let place = |first: u32| usize::try_from(number.checked_sub(first)?).ok();
-        let mut at = place(self.window_first).filter(|at| self.window_first != 0 && *at < in_window);
-        if at.is_none() {
-            let left = usize::try_from(self.num_pages - number).map_err(|_| Refused)? + 1;
-            self.window.resize(left.min(WINDOW_PAGES) * self.page_size, 0);
-            let offset = u64::from(number - 1) * self.page_size as u64;
-            self.window_first = 0;
-            self.file.read_exact_at(&mut self.window, offset).map_err(|_| Refused)?;
-            self.window_first = number;
-            at = Some(0);
+        if let Some(place) = window.place(number, self.page_size) {
+            return Ok(place);
         }
-        let start = at.ok_or(Refused)? * self.page_size;
-        self.window.get(start..start + self.page_size).ok_or(Refused)
+        let left = usize::try_from(self.num_pages - number).map_err(|_| Refused)? + 1;
+        window.bytes.resize(left.min(WINDOW_PAGES) * self.page_size, 0);
+        let offset = u64::from(number - 1) * self.page_size as u64;
+        window.first = 0;
+        self.file.read_exact_at(&mut window.bytes, offset).map_err(|_| Refused)?;
+        window.first = number;
+        Ok(0..self.page_size)
     }
 
     fn lock_page(&self) -> Option<u32> {

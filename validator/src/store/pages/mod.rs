@@ -160,6 +160,14 @@ type Visit<'a> = dyn FnMut(&mut Pages, i64, &Payload<'_>) -> Result<(), Refused>
 /// Sees an entry of an index.
 type VisitKey<'a> = dyn FnMut(&[u8]) -> Result<(), Refused> + 'a;
 
+/// What a page of a table was.
+enum Level {
+    /// Its rows were visited.
+    Leaf,
+    /// Its children, each with the greatest row number that its key allows.
+    Interior(Vec<(u32, Option<i64>)>),
+}
+
 /// A walk over one tree.
 struct Walk<'a> {
     pages: &'a mut Pages,
@@ -203,15 +211,43 @@ impl<'a> Walk<'a> {
         if depth >= MAX_DEPTH {
             return Err(Refused);
         }
-        let page = self.take(number)?;
+        self.pages.mark(number)?;
+        let (window, place) = self.pages.lend(number)?;
+        let walked = self.table_page_in(window.page(&place)?, number, depth, visit);
+        self.pages.give_back(window);
+        match walked? {
+            // Lower levels use the window.
+            Level::Interior(children) => children.into_iter().try_for_each(|(child, key)| {
+                self.table_page(child, depth + 1, visit)?;
+                // The subtree reaches up to the key, and may end at it.
+                let Some(key) = key else { return Ok(()) };
+                if self.last_row.is_some_and(|last| last > key) {
+                    return Err(Refused);
+                }
+                self.last_row = Some(key);
+                Ok(())
+            }),
+            Level::Leaf => Ok(()),
+        }
+    }
+
+    /// One page: visits the rows of a leaf, and lists the children of any other with
+    /// the greatest row number of each but the last.
+    fn table_page_in(
+        &mut self,
+        page: &[u8],
+        number: u32,
+        depth: usize,
+        visit: &mut Visit<'_>,
+    ) -> Result<Level, Refused> {
         let start = if number == SCHEMA_ROOT { file::HEADER_BYTES } else { 0 };
-        match cells::kind(&page, start)? {
+        let mut cells = std::mem::take(&mut self.cells);
+        let level = match cells::kind(page, start)? {
             Kind::TableLeaf => {
                 self.check_leaf(depth)?;
                 // An empty leaf is the root of an empty table.
                 let is_root = depth == 0;
-                let mut cells = std::mem::take(&mut self.cells);
-                cells.of(&page, start, Kind::TableLeaf, is_root)?;
+                cells.of(page, start, Kind::TableLeaf, is_root)?;
                 for cell in &cells.all {
                     self.follow(cell.row)?;
                     let local = page.get(cell.local.clone()).ok_or(Refused)?;
@@ -219,25 +255,18 @@ impl<'a> Walk<'a> {
                     payload.check(self.pages)?;
                     visit(self.pages, cell.row, &payload)?;
                 }
-                self.cells = cells;
+                Level::Leaf
             }
             Kind::TableInterior => {
-                let mut cells = Cells::default();
-                cells.of(&page, start, Kind::TableInterior, false)?;
-                for cell in &cells.all {
-                    self.table_page(cell.child, depth + 1, visit)?;
-                    // The subtree reaches up to the key, and may end at it.
-                    if self.last_row.is_some_and(|last| last > cell.row) {
-                        return Err(Refused);
-                    }
-                    self.last_row = Some(cell.row);
-                }
-                self.table_page(cells.last_child(&page, start)?, depth + 1, visit)?;
+                cells.of(page, start, Kind::TableInterior, false)?;
+                let last = cells.last_child(page, start)?;
+                let children = cells.all.iter().map(|cell| (cell.child, Some(cell.row)));
+                Level::Interior(children.chain([(last, None)]).collect())
             }
             Kind::IndexLeaf | Kind::IndexInterior => return Err(Refused),
-        }
-        self.spare.push(page);
-        Ok(())
+        };
+        self.cells = cells;
+        Ok(level)
     }
 
     fn index_page(&mut self, number: u32, depth: usize, visit: &mut VisitKey<'_>) -> Result<(), Refused> {

@@ -314,6 +314,10 @@ fn digests(index: u64, pointer: &str, class: &ClassDistance, sink: &mut Sink) {
 }
 
 impl Check for Record<'_> {
+    fn ignores_steps(&self) -> bool {
+        true
+    }
+
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         match &entry.body {
             Body::ProbeStart(halves) => self.start(entry.index, &halves.det, &halves.obs, sink),

@@ -205,6 +205,10 @@ impl Probes<'_> {
 }
 
 impl Check for Probes<'_> {
+    fn ignores_steps(&self) -> bool {
+        true
+    }
+
     fn entry(&mut self, entry: &Entry, sink: &mut Sink) {
         match &entry.body {
             Body::ProbeStart(halves) if halves.det.withheld.is_empty() => {
