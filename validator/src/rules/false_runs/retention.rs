@@ -192,7 +192,7 @@ fn a_decision_that_a_crash_prevented_is_no_finding() {
     let mut fixture = dense().crash_after_step(4).build();
     // The parent of the resume stays, and the first that is validated behind it.
     assert_eq!(kept(&fixture), ["s00000002-a1"]);
-    let place = after(&fixture, Kind::CandidateAdmitted, 3);
+    let place = after(&fixture, Kind::CandidateAdmitted, 2);
     retire_in_attempt(&mut fixture, place, "s00000002-a1", MODEL);
     assert_eq!(kept(&fixture), [""; 0]);
 }

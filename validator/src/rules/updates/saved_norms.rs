@@ -223,6 +223,8 @@ struct Sums {
     coefficients: Option<Coefficients>,
     num_elements: f64,
     parameter: f64,
+    /// Of what is rounded: decayed parameters, and those that the update left.
+    rounded: f64,
 }
 
 /// The optimizer's file, with room for a piece of each tensor.
@@ -254,7 +256,7 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
 
 impl Sums {
     const fn new(coefficients: Option<Coefficients>) -> Self {
-        Self { before: 0.0, change: 0.0, coefficients, num_elements: 0.0, parameter: 0.0 }
+        Self { before: 0.0, change: 0.0, coefficients, num_elements: 0.0, parameter: 0.0, rounded: 0.0 }
     }
 
     /// One parameter more.
@@ -279,14 +281,19 @@ impl Sums {
     }
 
     fn add_piece(&mut self, parameters: &[u8], firsts: &[u8], seconds: &[u8]) {
-        let (mut parameter, mut before, mut change) = (0.0, 0.0, 0.0);
+        let (mut parameter, mut before, mut change, mut rounded) = (0.0, 0.0, 0.0, 0.0);
         match &self.coefficients {
             Some(coefficients) => {
                 let keep = f64::from(coefficients.keep);
+                let is_decayed = keep < 1.0;
                 let elements = numbers(parameters).zip(numbers(firsts)).zip(numbers(seconds));
                 for ((p, m), v) in elements {
-                    let p = f64::from(p);
-                    let found = (p + f64::from(coefficients.subtracted(m, v))) / keep;
+                    let (p, subtracted) = (f64::from(p), f64::from(coefficients.subtracted(m, v)));
+                    let found = (p + subtracted) / keep;
+                    // A product with 1 and a difference with 0 are exact.
+                    let of_decay = if is_decayed { (found * keep).abs() } else { 0.0 };
+                    let most = of_decay + if subtracted == 0.0 { 0.0 } else { p.abs() };
+                    rounded += most * most;
                     parameter += p * p;
                     before += found * found;
                     change += (p - found) * (p - found);
@@ -297,6 +304,7 @@ impl Sums {
         self.parameter += parameter;
         self.before += before;
         self.change += change;
+        self.rounded += rounded;
         self.num_elements += (parameters.len() / 4) as f64;
     }
 
@@ -315,13 +323,13 @@ impl Sums {
     /// there was none, or where decay left nothing to undo it by.
     fn update_norms(&self) -> Option<(Norm, Norm)> {
         let keep = f64::from(self.coefficients.as_ref()?.keep);
-        let (parameter, before, change) = (self.parameter.sqrt(), self.before.sqrt(), self.change.sqrt());
+        let (before, change) = (self.before.sqrt(), self.change.sqrt());
         if keep.is_nan() || keep <= 0.0 {
             return None;
         }
         // Both the decayed parameter and the difference were rounded, each by at most
         // half a unit of itself; norms differ by at most the norm of that.
-        let rounding = 1.01 * ROUNDING * (parameter + before * keep) / keep + UNDERFLOW;
+        let rounding = 1.01 * ROUNDING * self.rounded.sqrt() / keep + UNDERFLOW;
         let norm = |value: f64| Norm { error: value * self.error() + rounding, value };
         Some((norm(before), norm(change)))
     }
