@@ -71,6 +71,11 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
+/// A number of things by their name: `1 run`, `2 runs`.
+pub(crate) fn counted(number: usize, name: &str) -> String {
+    if number == 1 { format!("1 {name}") } else { format!("{number} {name}s") }
+}
+
 /// BLAKE3 of some bytes.
 pub(crate) fn blake3_of(bytes: &[u8]) -> Digest {
     Digest::blake3(*blake3::hash(bytes).as_bytes())
@@ -118,5 +123,10 @@ mod tests {
         for (number, text) in [(0, "0"), (999, "999"), (1204, "1,204"), (1_000_000, "1,000,000")] {
             assert_eq!(count(number), text);
         }
+    }
+
+    #[test]
+    fn one_thing_is_not_several() {
+        assert_eq!([0, 1, 2].map(|number| counted(number, "run")), ["0 runs", "1 run", "2 runs"]);
     }
 }

@@ -52,7 +52,8 @@ impl Verdict {
     }
 }
 
-/// The first gate that fails, in this order; `AcceptHandoff` when none does.
+/// The first gate that fails, in this order; `AcceptHandoff` when none does and
+/// there is a candidate to hand off, else `RequestQualification`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -75,6 +75,8 @@ fn check(honest: Honest) {
     let mut warned = warnings(&found);
     warned.retain(|code| !expected.possible.contains(&code.as_str()));
     assert_eq!(warned, expected.warnings, "{honest:?}: {:#?}", above_notes(&found));
+    let route = if found["selected"].is_null() { "request_qualification" } else { "accept_handoff" };
+    assert_eq!(found["route"], route, "{honest:?}: what was not selected is not handed off");
     let rules = found["rules"].as_array().expect("a list of rules");
     let is_idle = |rule: &&Value| rule["status"] != "passed" && rule["status"] != "not_applicable";
     let idle: Vec<&Value> = rules.iter().filter(is_idle).collect();
@@ -144,6 +146,8 @@ fn every_run_of_the_corpus_has_a_test_and_a_control() {
     assert_eq!(found["verdict"], "incomplete", "{found:#}");
     assert_eq!(report(run.copy().path()), found);
     assert_eq!(report_of_nobody(&run), found);
+    // What failed has no candidate, so that both routes occur.
+    assert!(Honest::Failed.make().audit(&["--json"]).json()["selected"].is_null());
     // Its tests are named above, one for each.
     let text = include_str!("honest.rs");
     for honest in Honest::ALL {

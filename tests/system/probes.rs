@@ -49,11 +49,15 @@ fn a_candidate_is_handed_off_after_it_was_probed_and_not_before() {
     for code in ["GL620", "GL621", "GL622"] {
         assert_eq!(status(&before, code), "not_applicable");
     }
+    let outcome = |report: &Value| (report["verdict"].clone(), report["route"].clone());
+    assert_eq!(outcome(&before), ("accepted".into(), "request_qualification".into()));
+    let text = folder.audit(&[]).expect_code(0).stdout;
+    assert!(text.contains("route: request_qualification: the candidate is not resume-qualified"), "{text}");
 
     let checkpoint = selected(&folder);
     let _ = probe(&folder, &checkpoint, &["--controls"]).expect_code(0);
     let report = folder.report();
-    assert_eq!(report["verdict"], "accepted", "{report:#}");
+    assert_eq!(outcome(&report), ("accepted".into(), "accept_handoff".into()), "{report:#}");
     for code in ["GL620", "GL621", "GL622"] {
         assert_eq!(status(&report, code), "passed", "{report:#}");
     }

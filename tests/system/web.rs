@@ -12,7 +12,7 @@ use ledger::recorder::{Record, Recorder};
 use schemas::body::{AmendmentDet, Body, Halves, Nothing};
 use schemas::digest::Digest;
 use schemas::dsse::{Envelope, REPORT_PAYLOAD_TYPE};
-use schemas::report::{Report, Verdict};
+use schemas::report::{AuditedBefore, Report, Verdict};
 use serde_json::Value;
 use system_tests::programs::{self, LEDGER};
 use system_tests::run_folder::RunFolder;
@@ -295,6 +295,16 @@ fn a_report_of_other_entries_is_not_shown_as_of_these() {
     let (verdict, page) = shown(&folder);
     assert!(verdict.ends_with(" (of an older state)"), "{verdict}");
     assert!(page.contains("It saw 2 entries; the ledger holds 3 now"), "{page}");
+    assert!(!page.contains("It is incremental"), "it looked at everything: {page}");
+    // What an audit that went on from an earlier one says of that.
+    let digest = Digest::blake3([7; 32]);
+    let since = AuditedBefore { report: digest, root: "00".repeat(32), size: 1 };
+    change_report(&folder, |report| report.since = Some(since));
+    let (_, page) = shown(&folder);
+    let said = format!(
+        "It is incremental: it goes on from the report <code>{digest}</code>, which saw the first 1 entries"
+    );
+    assert!(page.contains(&said), "{page}");
     // Without a head nothing says what the entries were.
     change_report(&folder, |report| report.head = None);
     let (verdict, page) = shown(&folder);

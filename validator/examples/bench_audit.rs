@@ -6,7 +6,8 @@
 //! Every round runs each part and the audit once, so that all see the same
 //! state of the machine; medians are compared. The audit runs on one thread, so
 //! that its processor time is all of it; its wall time is that of every round on
-//! one, two and four threads.
+//! one, two and four threads. `audit_since` is that of an audit that goes on from
+//! the report of an earlier one (`--since`).
 //!
 //! `... bench_audit -- STEPS write EVERY` writes a ledger that is saved every so
 //! many updates, and prints its folder: for measuring an audit from outside.
@@ -111,6 +112,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(())
         })?);
     }
+    // The same on one thread, going on from the report of an audit of everything:
+    // the gain where nothing was recorded since, which is the most there can be.
+    let report = audit(&request, &mut |_| {})?;
+    let since = AuditRequest { since: Some(ledger.save_report(&report)), ..on_threads(1) };
+    let mut since_ns = Vec::new();
+    for _ in 0..rounds {
+        since_ns.push(timed(|| {
+            let gone_on = audit(&since, &mut |_| {})?;
+            let is_whole = gone_on.since.is_some() && gone_on.verdict == Verdict::Accepted;
+            if is_whole { Ok(()) } else { Err("the audit did not go on from its report".into()) }
+        })?);
+    }
+    let since_us = median(&mut since_ns);
     for _ in 0..rounds {
         for (threads, walls) in [1, 2, 4].into_iter().zip(&mut wall_us) {
             let started = std::time::Instant::now();
@@ -129,9 +143,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         "rounds": rounds,
         "cpu_us": {
             "read": read_us, "hash": hash_us, "parse": parse_us, "tree": tree_us, "audit": audit_us,
-            "canonical": canonical_us,
+            "canonical": canonical_us, "audit_since": since_us,
         },
         "ratio": audit_us / parts_us,
+        "ratio_since": since_us / audit_us,
         "wall_us": { "threads_1": wall_1_us, "threads_2": wall_2_us, "threads_4": wall_4_us },
     });
     writeln!(std::io::stdout(), "{result}")?;

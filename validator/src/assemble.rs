@@ -96,6 +96,15 @@ pub(crate) fn judge(rulings: &[Ruling]) -> (Vec<RuleResult>, Verdict, Route) {
     (results, verdict, route)
 }
 
+/// The route of a run: what no gate stops is handed off only where there is a
+/// candidate of the stage that the contract asks for.
+pub(crate) const fn route(gate: Route, has_candidate: bool) -> Route {
+    match gate {
+        Route::AcceptHandoff if !has_candidate => Route::RequestQualification,
+        gate => gate,
+    }
+}
+
 /// All findings, in the order of entries; those about files follow.
 pub(crate) fn findings(rulings: Vec<Ruling>) -> Vec<Finding> {
     let mut all: Vec<Finding> = rulings.into_iter().flat_map(|ruling| ruling.findings).collect();
@@ -198,5 +207,13 @@ mod tests {
         assert!(results[0].reason.is_some());
         let skipped = ruling(&gl109_val_numbers::INFO, Outcome::NotApplicable("none".to_owned()), |_| {});
         assert_eq!(judge(&[skipped]).1, Verdict::Accepted);
+    }
+
+    #[test]
+    fn nothing_is_handed_off_where_there_is_no_candidate() {
+        assert_eq!(route(Route::AcceptHandoff, true), Route::AcceptHandoff);
+        assert_eq!(route(Route::AcceptHandoff, false), Route::RequestQualification);
+        // An earlier gate is named all the same.
+        assert_eq!(route(Route::RejectNumerics, false), Route::RejectNumerics);
     }
 }

@@ -184,6 +184,7 @@ fn audit_once(
     rulings.sort_by_key(|ruling| ruling.info.code);
     let conclusions = summary.finish(contract, &evidence.val_numbers);
     let (rule_results, verdict, route) = assemble::judge(&rulings);
+    let route = assemble::route(route, conclusions.has_candidate);
     let scope = trust::scope(
         head_file.as_ref().map(|file| file.source),
         &evidence.heads,

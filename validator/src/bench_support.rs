@@ -4,8 +4,10 @@
 use std::path::PathBuf;
 
 use schemas::contract::{Architecture, ScheduleShape, StoppingRule};
+use schemas::dsse::REPORT_PAYLOAD_TYPE;
+use schemas::report::Report;
 
-use crate::fixture::{RunBuilder, StoredRun, Texts, use_texts};
+use crate::fixture::{RunBuilder, StoredRun, Texts, VALIDATOR, json, signed_envelope, use_texts};
 
 /// Examples of one update.
 const GLOBAL_EXAMPLES: u32 = 8;
@@ -65,6 +67,19 @@ impl SyntheticLedger {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.run.path()
+    }
+
+    /// Signs a report with the validator's key and puts it beside the ledger, for
+    /// an audit that goes on from it.
+    ///
+    /// # Panics
+    /// When the temporary folder cannot be written.
+    #[must_use]
+    pub fn save_report(&self, report: &Report) -> PathBuf {
+        let path = self.run.beside("run.db.report.dsse.json");
+        let envelope = signed_envelope(REPORT_PAYLOAD_TYPE, &json(report), VALIDATOR);
+        std::fs::write(&path, envelope).expect("the temporary folder is writable");
+        path
     }
 
     /// Leaves it where it is, and says in which folder.

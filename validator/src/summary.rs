@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::body::{
-    AttemptReason, Body, CandidateAdmittedDet, EvalDet, Outcome as End, QualificationValDet,
+    AttemptReason, Body, CandidateAdmittedDet, CheckpointStage, EvalDet, Outcome as End, QualificationValDet,
 };
 use schemas::contract::Contract;
 use schemas::digest::Digest;
@@ -31,6 +31,8 @@ pub(crate) struct Summary {
     /// By step, since a later attempt's candidate replaces an earlier one's.
     admitted: BTreeMap<u64, (CandidateId, Admitted)>,
     folders: BTreeMap<CheckpointId, String>,
+    /// Checkpoints that a probe showed to resume.
+    qualified: BTreeSet<CheckpointId>,
     selected: Option<CandidateId>,
     /// Newest evaluation of the target's stream: step, value.
     target_eval: Option<(u64, Float)>,
@@ -49,6 +51,8 @@ pub(crate) struct Conclusions {
     pub(crate) projection: Option<Digest>,
     pub(crate) selected: Option<SelectedCandidate>,
     pub(crate) basis: Option<SelectionBasis>,
+    /// Whether there is a candidate, of the stage that the contract asks for.
+    pub(crate) has_candidate: bool,
     pub(crate) target_met: Option<bool>,
 }
 
@@ -94,6 +98,9 @@ impl Summary {
             Body::CheckpointDurablyCommitted(halves) => {
                 self.counts.checkpoints += 1;
                 self.folders.insert(halves.obs.checkpoint.clone(), halves.obs.path.clone());
+            }
+            Body::CheckpointResumeQualified(halves) => {
+                self.qualified.insert(halves.obs.checkpoint.clone());
             }
             Body::CandidateAdmitted(halves) => {
                 let step = halves.det.step;
@@ -162,6 +169,10 @@ impl Summary {
             let direction = streams.iter().find(|stream| stream.name == target.stream)?.direction;
             Some(metrics::reaches(direction, value.0, target.threshold))
         });
+        // Of the two stages that a contract may ask for, an admission is the first.
+        let is_qualified = self.qualified.contains(&admitted.checkpoint);
+        let has_candidate =
+            is_qualified || contract.checkpoints.candidate_stage < CheckpointStage::ResumeQualified;
         let selected = SelectedCandidate {
             candidate: candidate.clone(),
             config: admitted.det.config,
@@ -176,6 +187,7 @@ impl Summary {
             projection,
             selected: Some(selected),
             basis: Some(basis),
+            has_candidate,
             target_met,
         }
     }

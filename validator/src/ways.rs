@@ -159,6 +159,38 @@ fn what_an_earlier_audit_settled_is_not_computed_again() {
     assert_eq!(gone_on.verdict, report.verdict);
 }
 
+/// What a step was fed is compared with shards. Where the earlier audit did not
+/// find that these are the frozen ones, what it compared may have been others.
+#[test]
+fn what_was_compared_with_other_shards_is_compared_again() {
+    let mut fixture = honest_run();
+    fixture.change(Kind::Step, 3, |entry| {
+        let Body::Step(halves) = &mut entry.body else { panic!("a step") };
+        halves.det.draws[0].inputs = Digest::blake3([1; 32]);
+    });
+    let run = StoredRun::new(fixture);
+    let report = run.audit();
+    let count = |report: &Report| report.findings.iter().filter(|one| one.code == "GL304").count();
+    assert_eq!(count(&report), 1, "the step was fed other bytes than its examples have");
+    let mut lie = report.clone();
+    lie.findings.clear();
+    lie.verdict = Verdict::NotEvaluated;
+    lie.rules.iter_mut().for_each(|rule| rule.status = RuleStatus::Passed);
+    let going_on = |report: &Report| {
+        let path = save(&run, report);
+        let report = on_threads(&run, 1, Some(&path)).expect("it can look");
+        assert!(report.since.is_some());
+        count(&report)
+    };
+    assert_eq!(going_on(&lie), 0, "the control: what is settled is not compared again");
+    for code in ["GL108", "GL307"] {
+        let mut unsure = lie.clone();
+        let rule = unsure.rules.iter_mut().find(|rule| rule.code == code).expect("a rule of shards");
+        rule.status = RuleStatus::NotEvaluated;
+        assert_eq!(going_on(&unsure), 1, "{code} had not passed");
+    }
+}
+
 #[test]
 fn files_that_changed_since_are_found() {
     let run = StoredRun::new(honest_run());

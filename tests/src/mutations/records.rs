@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 use super::judge::{Judged, report};
 use super::record::Record;
+use super::reseal::{Attacker, Sealed};
 use crate::programs::{self, TRAINER};
-use crate::run_folder::RunFolder;
+use crate::run_folder::{RunFolder, copy_folder};
 
 /// A run that can be made.
 #[derive(Debug, Clone, Copy)]
@@ -74,8 +75,42 @@ pub const SHARED: Origin = Origin { make: shared, name: "shared" };
 /// A run in binary16 whose first loss scale overflows.
 pub const SCALED: Origin = Origin { make: scaled, name: "scaled" };
 
+/// The plain run with entries that a run seldom has: a heartbeat and a diagnostic
+/// among its steps, an amendment behind its end. Nothing else of it is changed,
+/// and the trainer's key signed it.
+pub const ANNOTATED: Origin = Origin { make: annotated, name: "annotated" };
+
 /// Starts that an eventful run is given.
 const MAX_STARTS: usize = 8;
+
+fn annotated() -> RunFolder {
+    let run = RunFolder::trained();
+    let sealed = annotate(&run).expect("the plain run takes further entries");
+    copy_folder(sealed.path(), run.path()).expect("the run's folder is writable");
+    run
+}
+
+fn annotate(run: &RunFolder) -> Result<Sealed> {
+    let mut record = Record::open(run.path())?;
+    let step = record.at_step("step", 7)?;
+    let mut among = |kind: &str, det: Value, obs: Value| {
+        let mut entry = record.entries[step].clone();
+        entry["kind"] = json!(kind);
+        entry["body"] = json!({"det": det, "obs": obs});
+        // They are of the attempt, and neither of a learner nor of a worker.
+        (entry["learner"], entry["worker"]) = (Value::Null, Value::Null);
+        record.entries.insert(step + 1, entry);
+    };
+    among("heartbeat", json!({"phase": "train"}), json!({"resident_bytes": 1_048_576}));
+    among("diagnostic", json!({"name": "activations", "values": {"mean": 0.5}}), json!({"values": {}}));
+    let end = record.last("run.end")?;
+    let mut entry = record.entries[end].clone();
+    entry["kind"] = json!("amendment");
+    entry["body"] = json!({"det": {"amends": end, "statement": "the machine was moved"}, "obs": {}});
+    entry["step"] = Value::Null;
+    record.entries.push(entry);
+    record.seal(Attacker::Trainer)
+}
 
 fn planned(fault: &str, phase: &str, step: u64) -> Value {
     json!({"fault": fault, "phase": phase, "seed": "7", "step": step, "worker": null})

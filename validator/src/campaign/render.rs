@@ -98,17 +98,22 @@ fn costs(costs: &CampaignCosts) -> String {
     let energy =
         costs.energy_j.map_or_else(|| "energy not measured".to_owned(), |joules| format!("{joules} J"));
     format!(
-        "{} runs, {} attempts, {} steps, {} tokens, {} examples, {} evaluations, {:.1} s of devices, {:.1} s wall, {} bytes sent, {energy}",
-        costs.runs,
-        costs.attempts,
-        costs.steps_executed,
-        costs.tokens,
-        costs.examples,
-        costs.evaluations,
+        "{}, {}, {}, {}, {}, {}, {:.1} s of devices, {:.1} s wall, {} sent, {energy}",
+        counted(costs.runs, "run"),
+        counted(costs.attempts, "attempt"),
+        counted(costs.steps_executed, "step"),
+        counted(costs.tokens, "token"),
+        counted(costs.examples, "example"),
+        counted(costs.evaluations, "evaluation"),
         seconds(costs.device_us),
         seconds(costs.wall_us),
-        costs.bytes_sent
+        counted(costs.bytes_sent, "byte")
     )
+}
+
+/// A number of things by their name, such as `1 run` and `2 runs`.
+fn counted(number: u64, name: &str) -> String {
+    if number == 1 { format!("1 {name}") } else { format!("{number} {name}s") }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "shown with one digit behind the point")]
@@ -119,13 +124,13 @@ fn seconds(microseconds: u64) -> f64 {
 fn write_arm(out: &mut String, arm: &ArmOfCampaign) -> std::fmt::Result {
     writeln!(
         out,
-        "  {}: {} confirmations ({} reached the threshold), {} trials ({} tokens), {} controls, {} rescued, {} failed",
+        "  {}: {} ({} reached the threshold), {} ({}), {}, {} rescued, {} failed",
         one_line(&arm.name),
-        arm.num_confirmations,
+        counted(arm.num_confirmations, "confirmation"),
         arm.num_reached,
-        arm.num_trials,
-        arm.tuning_tokens,
-        arm.num_positive_controls,
+        counted(arm.num_trials, "trial"),
+        counted(arm.tuning_tokens, "token"),
+        counted(arm.num_positive_controls, "control"),
         arm.num_rescued,
         arm.num_failed
     )?;
@@ -192,4 +197,15 @@ pub fn sarif(report: &CampaignReport) -> Value {
             "results": results,
         }],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_is_not_several() {
+        assert_eq!(counted(1, "run"), "1 run");
+        assert_eq!([0, 2].map(|number| counted(number, "run")), ["0 runs", "2 runs"]);
+    }
 }

@@ -84,7 +84,7 @@ pub static CONCERNS: &[Concern] = &[
         3,
         "An optimizer policy says which parameters it moves and how: groups, fallback, parameterization, state, decay, clipping, \
          schedule, approximation and distribution, and not only a family's name.",
-        &["GL401", "GL402", "GL403", "GL406", "GL407", "GL411", "GL412", "GL413", "GL414"],
+        &["GL401", "GL402", "GL403", "GL406", "GL407", "GL411", "GL412", "GL413", "GL414", "GL415", "GL416"],
         &["GC116", "GC117"],
     ),
     invariant(
@@ -129,7 +129,7 @@ pub static CONCERNS: &[Concern] = &[
     invariant(
         10,
         "Failed attempts, rejected candidates, the best and the last checkpoint are kept for as long as was declared.",
-        &["GL010", "GL218", "GL506", "GL610", "GL649", "GL701"],
+        &["GL010", "GL218", "GL506", "GL610", "GL649", "GL650", "GL701"],
         &["GC109", "GC112"],
     ),
     invariant(
@@ -167,8 +167,8 @@ pub static CONCERNS: &[Concern] = &[
         "Amnesia: the weights come back, and optimizer, schedule, scaler, generators, sampler, topology or the architecture's own \
          state begin again.",
         &[
-            "GL203", "GL205", "GL401", "GL410", "GL603", "GL607", "GL611", "GL620", "GL621", "GL622",
-            "GL630", "GL633", "GL642", "GL643", "GL644",
+            "GL203", "GL205", "GL401", "GL410", "GL415", "GL416", "GL603", "GL607", "GL611", "GL620",
+            "GL621", "GL622", "GL630", "GL633", "GL642", "GL643", "GL644",
         ],
         &[],
     ),
@@ -187,7 +187,7 @@ pub static CONCERNS: &[Concern] = &[
     failure_mode(
         7,
         "Stale or doubled update: a gradient is applied late, or twice, and no policy allows it.",
-        &["GL204", "GL214", "GL215", "GL220", "GL643"],
+        &["GL204", "GL214", "GL215", "GL220", "GL415", "GL643"],
         &[],
     ),
     failure_mode(
@@ -241,13 +241,13 @@ pub static CONCERNS: &[Concern] = &[
     failure_mode(
         15,
         "One label for different methods: groups, decay, epsilon, schedule, precision or approximation differ under one name.",
-        &["GL402", "GL403", "GL406", "GL412", "GL413"],
+        &["GL402", "GL403", "GL406", "GL412", "GL413", "GL415", "GL416"],
         &["GC116"],
     ),
     failure_mode(
         16,
         "Concealed fallback: another optimizer moves embeddings, vectors or unstable parts, and the first gets the credit.",
-        &["GL402", "GL406", "GL407", "GL409", "GL412"],
+        &["GL402", "GL406", "GL407", "GL409", "GL412", "GL416"],
         &["GC117"],
     ),
     failure_mode(

@@ -4,6 +4,7 @@
 //! that both sides made by sharing a function would be invisible. Every module
 //! is a pure function of its arguments; files are read by the rules.
 
+pub mod adamw;
 pub mod averages;
 pub mod batch;
 pub mod calendar;

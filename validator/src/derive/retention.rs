@@ -44,6 +44,8 @@ pub struct Known {
 pub struct Retention<'a> {
     candidates: BTreeMap<String, CheckpointId>,
     contract: &'a Contract,
+    /// Checkpoints of each step: its copies.
+    copies: BTreeMap<u64, BTreeSet<CheckpointId>>,
     known: BTreeMap<CheckpointId, Known>,
     last_step: Option<u64>,
     not_finite: BTreeSet<u64>,
@@ -58,6 +60,7 @@ impl<'a> Retention<'a> {
         Self {
             candidates: BTreeMap::new(),
             contract,
+            copies: BTreeMap::new(),
             known: BTreeMap::new(),
             last_step: None,
             not_finite: BTreeSet::new(),
@@ -96,7 +99,11 @@ impl<'a> Retention<'a> {
                     value: self.values.get(&step).copied(),
                     was_finite: !self.not_finite.contains(&step),
                 };
-                self.known.insert(request.obs.checkpoint.clone(), known);
+                let id = request.obs.checkpoint.clone();
+                if let Some(before) = self.known.insert(id.clone(), known) {
+                    self.copies.entry(before.step).or_default().remove(&id);
+                }
+                self.copies.entry(step).or_default().insert(id);
             }
             Body::CheckpointValidated(stage) => {
                 let is_first = std::mem::replace(&mut self.owes_recovery, false);
@@ -182,8 +189,17 @@ impl<'a> Retention<'a> {
     pub fn is_superseded(&self, id: &CheckpointId) -> bool {
         let Some(own) = self.known.get(id) else { return false };
         let stands = |other: &Known| matches!(other.standing, Standing::Usable | Standing::Retired);
-        let mut copies = self.known.values().filter(|other| stands(other) && other.step == own.step);
+        let copies = self.copies.get(&own.step).into_iter().flatten();
+        let mut copies = copies.filter_map(|copy| self.known.get(copy)).filter(|other| stands(other));
         copies.any(|other| other.validated_at > own.validated_at)
+    }
+
+    /// Usable checkpoints that nothing keeps, in the order of their names.
+    pub fn unkept(&self) -> impl Iterator<Item = &CheckpointId> {
+        let usable = self.known.iter().filter(|(_, known)| known.standing == Standing::Usable);
+        // What is marked stays for good, and need not be compared with all others.
+        let unmarked = usable.filter(|(_, known)| known.marks.is_empty() && known.step > 0);
+        unmarked.map(|(id, _)| id).filter(|id| self.reasons(id).is_empty())
     }
 
     /// Why a checkpoint has to stay; empty where it may be retired.

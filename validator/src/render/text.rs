@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use schemas::finding::{Finding, Severity};
-use schemas::report::{HeadSource, Report, RuleResult, RuleStatus, Verdict};
+use schemas::report::{HeadSource, Report, Route, RuleResult, RuleStatus, Verdict};
 
 use super::{basis_text, place, route_name, severity_name};
 
@@ -43,7 +43,14 @@ fn write_verdict(out: &mut String, report: &Report) -> std::fmt::Result {
         Verdict::NotEvaluated => "a rule could not run",
     };
     writeln!(out, "{}: {meaning}", report.verdict.name())?;
-    writeln!(out, "route: {}", route_name(report.route))
+    let why = match (report.verdict, report.route, &report.selected) {
+        (Verdict::Accepted, Route::RequestQualification, None) => ": no candidate was selected",
+        (Verdict::Accepted, Route::RequestQualification, Some(_)) => {
+            ": the candidate is not resume-qualified, which the contract asks for"
+        }
+        _ => "",
+    };
+    writeln!(out, "route: {}{why}", route_name(report.route))
 }
 
 fn write_identity(out: &mut String, report: &Report) -> std::fmt::Result {

@@ -9,7 +9,7 @@ use validator::campaign::{CampaignRequest, audit, sarif, text};
 use crate::arguments::OutputFormat;
 use crate::campaign_arguments::CampaignAuditArguments;
 use crate::failure::{Failure, OrFail};
-use crate::output::{count, print, say_done, write_out};
+use crate::output::{count, counted, print, say_done, write_out};
 
 pub(crate) fn run(arguments: &CampaignAuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
@@ -22,9 +22,9 @@ pub(crate) fn run(arguments: &CampaignAuditArguments) -> Result<u8, Failure> {
     }
     say_done(
         format!(
-            "Verified {} entries and {} runs under {} rules",
+            "Verified {} entries and {} under {} rules",
             count(report.num_entries),
-            report.runs.len(),
+            counted(report.runs.len(), "run"),
             report.rules.len()
         ),
         started,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::campaign_arguments::CampaignListArguments;
 use crate::failure::{Failure, OrFail};
-use crate::output::{print, print_json, say};
+use crate::output::{counted, print, print_json, say};
 
 /// What to do where the file is no campaign.
 pub(crate) const CAMPAIGN_HINT: &str =
@@ -47,10 +47,10 @@ fn print_text(state: &CampaignState) -> Result<(), Failure> {
     }
     let missing = state.missing_confirmations();
     print(format!(
-        "\n{} runs in {} entries, {} confirmation runs missing",
-        state.runs.len(),
+        "\n{} in {} entries, {} missing",
+        counted(state.runs.len(), "run"),
         state.num_entries,
-        missing.len()
+        counted(missing.len(), "confirmation run")
     ))
 }
 

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use std::collections::BTreeSet;
 
-use super::records::{EVENTFUL, HANDED_OFF, ODD, PLAIN, PROBED, SCALED, SHARED};
+use super::records::{ANNOTATED, EVENTFUL, HANDED_OFF, ODD, PLAIN, PROBED, SCALED, SHARED};
 use super::{Mutation, Origin, Record, Records, Suite};
 
 /// Name of the suite.
@@ -31,7 +31,7 @@ pub const NAME: &str = "generated";
 pub const SUITE: Suite = Suite { has_to_count: false, mutations, name: NAME };
 
 /// Runs whose entries are mutated, each field in the first that has it.
-const ORIGINS: [Origin; 7] = [PLAIN, EVENTFUL, PROBED, HANDED_OFF, ODD, SHARED, SCALED];
+const ORIGINS: [Origin; 8] = [PLAIN, EVENTFUL, PROBED, HANDED_OFF, ODD, SHARED, SCALED, ANNOTATED];
 
 /// One change of one entry, before anything is said about what follows.
 pub struct Change {

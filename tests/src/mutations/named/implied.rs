@@ -6,16 +6,24 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::edits::{add, shard, tensors};
+use super::edits::{add, say_anomaly, shard, sizes, stale, tensors};
 use super::runs::{FROZEN, WORKERS};
+use super::sole::summed;
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record, Records};
 
 pub(super) const SUITE: &str = "implied";
 
 /// A rule and the one that finds the same, as [`mutations`] has them in order.
-pub const PAIRS: [(&str, &str); 5] =
-    [("GL306", "GL302"), ("GL409", "GL613"), ("GL633", "GL607"), ("GL644", "GL607"), ("GL645", "GL605")];
+pub const PAIRS: [(&str, &str); 7] = [
+    ("GL306", "GL302"),
+    ("GL409", "GL613"),
+    ("GL633", "GL607"),
+    ("GL642", "GL415"),
+    ("GL643", "GL415"),
+    ("GL644", "GL607"),
+    ("GL645", "GL605"),
+];
 
 /// The suite, in the order of [`PAIRS`].
 ///
@@ -35,6 +43,16 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         }),
         new("the stream of a worker that began again", WORKERS, &["GL633"], |r| {
             shard(r, 10, "rng_cpu.1.json", "/blocks", 0)
+        }),
+        new("an optimizer that was reset, and says so", PLAIN, &["GL642"], |r| {
+            tensors(r, 20, "optimizer.safetensors", |_, _| 0)?;
+            let state = summed("optimizer", &sizes(r, 20, "optimizer.safetensors")?, true);
+            say_anomaly(r, 20, "zero_moments", &state)
+        }),
+        new("an optimizer that gradients did not change, and says so", PLAIN, &["GL643"], |r| {
+            stale(r, "optimizer.safetensors", 15, 20)?;
+            let state = summed("optimizer", &sizes(r, 20, "optimizer.safetensors")?, false);
+            say_anomaly(r, 20, "unchanged_state", &state)
         }),
         new("two workers with one stream", WORKERS, &["GL644"], |r| {
             let path = r.checkpoint(10)?.join("rng_cpu.0.json");

@@ -1,4 +1,4 @@
-//! Eighteen mutations of the optimizer's policy card, and of what the schedule
+//! Mutations of the optimizer's policy card, eighteen and one more, and of what the schedule
 //! and the averages add to it.
 //!
 //! The attacker has the owner's key: after the run the card says something else
@@ -49,6 +49,7 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         }),
         set("fallback that did not run", &["GL412"], "/fallback", concealed),
         set("first moment that never decays", &["GL406"], "/update/beta1", json!(1.0)),
+        set("another decay of the second moment", &["GL415", "GL416"], "/update/beta2", json!(0.99)),
         set("epsilon of zero", &["GL406"], "/update/epsilon", json!(0.0)),
         new("moments of half precision", PLAIN, &["GL605"], |r| {
             card(r, "/update/moment_dtype", "BF16")?;

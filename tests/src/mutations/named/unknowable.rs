@@ -9,16 +9,12 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::edits::{card, contract, next_float, tensors};
+use super::edits::{contract, next_float, tensors};
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record, Records};
 
 pub(super) const SUITE: &str = "unknowable";
 
-/// Gradients are neither recorded nor kept, and moments of two saved steps do not
-/// give them.
-const CONSTANTS: &str = "the constants of an update show in its numbers alone, and gradients are not kept: only \
-                         executing the run again by the card tells whether it was made by it";
 /// Masks are functions of seed and coordinates and leave nothing behind.
 const MASKS: &str = "which elements were dropped shows in losses and weights alone: only executing the run again \
                      by the contract tells";
@@ -38,9 +34,6 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         Mutation::new(SUITE, name, PLAIN, &[], edit).survives(reason)
     };
     Ok(vec![
-        new("another decay of the first moment", CONSTANTS, |r| card(r, "/update/beta1", 0.85)).with_owner(),
-        new("another decay of the second moment", CONSTANTS, |r| card(r, "/update/beta2", 0.99)).with_owner(),
-        new("another epsilon", CONSTANTS, |r| card(r, "/update/epsilon", 1e-6)).with_owner(),
         new("another rate of dropout", MASKS, |r| contract(r, "/architecture/dropout", 0.2)).with_owner(),
         new("another seed of dropout", MASKS, |r| contract(r, "/seeds/dropout", "99")).with_owner(),
         new("weights that are one bit off", STATE, |r| {

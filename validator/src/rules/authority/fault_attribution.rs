@@ -20,8 +20,9 @@ declare_rule!(
         code: "GL710",
         name: "fault-attribution",
         what: "The family that an observed fault is taken for can look as it did, and where a fault that can look so was injected into \
-               the attempt that it struck, it is that one's, at its worker. Warns of a cause that no injection explains, and of a fault \
-               without one whose family what was seen tells; an attempt or a save that just stopped is a note.",
+               the attempt that it struck, it is that one's, at its worker; and where what was seen tells the family it is named. Warns of \
+               a cause that no injection explains, and of none where only the injection tells; an attempt or a save that just stopped \
+               is a note.",
         why: "A fault that is taken for another one is repaired at the wrong place, and damage that nobody planned is a finding about \
               the machine or the program.",
         remedy: "Look at the attempt that the entry names; a cause that no plan explains needs one in the machine.",
@@ -124,7 +125,8 @@ impl Attribution {
         self.explain(entry, det, cause, sink);
     }
 
-    /// A fault whose family nobody names, though what was seen tells it.
+    /// A fault whose family nobody names, though what was seen tells it, or what was
+    /// injected.
     fn unattributed(&mut self, entry: &Entry, det: &FaultObservedDet, sink: &mut Sink) {
         let injected = || {
             let of_attempt = self.injected.iter().filter(|of| of.attempt == Some(det.attempt));
@@ -134,18 +136,26 @@ impl Attribution {
             ObservedFault::WorkerLost | ObservedFault::WorkerTimeout | ObservedFault::SelectionMismatch => {
                 families(det.fault).first().copied()
             }
+            // Inside of a save its checkpoint's own entry tells.
+            ObservedFault::AttemptVanished if !self.has_unfinished(det.attempt) => {
+                families(det.fault).first().copied()
+            }
             // Beside an asynchronous save anything may have ended the process.
             ObservedFault::CheckpointIncomplete if !self.is_asynchronous => {
                 families(det.fault).first().copied()
             }
-            ObservedFault::PlanMismatch => injected(),
             _ => None,
         };
-        let Some(family) = family else { return };
+        let told = family.or_else(|| injected().filter(|_| det.fault == ObservedFault::PlanMismatch));
+        let Some(told) = told else { return };
         self.num_checked += 1;
-        let at = At::entry(entry.index, "/body/det/cause").cause(family);
+        let at = At::entry(entry.index, "/body/det/cause").cause(told);
         let message = format!("a fault that looks like {:?} is taken for no family", det.fault);
-        sink.warning(at, message, family, "no cause");
+        if family.is_some() {
+            sink.rejected(at, message, told, "no cause");
+        } else {
+            sink.warning(at, message, told, "no cause");
+        }
     }
 
     /// Looks for the injection behind a cause: one of the family, or one of

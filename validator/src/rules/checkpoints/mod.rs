@@ -11,6 +11,7 @@ mod checkpoint_tensors;
 mod closure_evidence;
 mod derived_state;
 mod frozen_file;
+mod kept_checkpoints;
 mod loss_scale_trace;
 pub(super) mod probes;
 mod saves_in_flight;
@@ -55,4 +56,5 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &closure_evidence::ClosureEvidence,
     &probes::resume_terms::ResumeTerms,
     &saving_terms::SavingTerms,
+    &kept_checkpoints::KeptCheckpoints,
 ];

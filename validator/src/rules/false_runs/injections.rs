@@ -423,8 +423,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             f.change(Kind::FaultObserved, 0, |entry| entry.header.worker = Some(WorkerId(0)));
         })
     }),
-    warning("GL710", "a fault whose family nobody names", || {
+    error("GL710", "a fault whose family nobody names", || {
         changed(struck(), |f| body!(f, FaultObserved, 0, |h| h.det.cause = None))
+    }),
+    error("GL710", "an attempt that vanished, and nobody says of what", || {
+        changed(RunBuilder::new().crash_after_step(6), |f| {
+            body!(f, FaultObserved, 0, |h| h.det.cause = None);
+        })
     }),
     warning("GL711", "a fault that only another attempt saw", || {
         changed(struck(), |f| body!(f, FaultObserved, 0, |h| h.det.attempt = AttemptId(2)))

@@ -1,9 +1,9 @@
 //! False runs for the rules on resume probes, `GL620` to `GL622`.
 
 use schemas::body::{
-    Body, CheckpointObs, CheckpointQualifiedDet, ClassDistance, Distance, ExecutedPlan, Halves, InertReason,
-    Kind, ProbeResultDet, ProbeResultObs, ProbeStartDet, ProbeStartObs, RecordDistance, RecordField,
-    ReplayedRun,
+    Body, CheckpointObs, CheckpointQualifiedDet, CheckpointStage, ClassDistance, Distance, ExecutedPlan,
+    Halves, InertReason, Kind, ProbeResultDet, ProbeResultObs, ProbeStartDet, ProbeStartObs, RecordDistance,
+    RecordField, ReplayedRun,
 };
 use schemas::contract::{Contract, EquivalenceClass, StoppingRule, Tolerance};
 use schemas::digest::Digest;
@@ -308,6 +308,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         probed(|f| body!(f, Step, 1, |h| h.det.counters.tokens += 1))
     }),
     // What is called qualified.
+    warning("GL622", "a stage that a probe gave, and no entry says", || {
+        let asks = |contract: &mut Contract| {
+            contract.checkpoints.candidate_stage = CheckpointStage::ResumeQualified;
+        };
+        probed_under(asks, |f| f.drop_where(|entry| entry.body.kind() == Kind::CheckpointResumeQualified))
+    }),
     error("GL622", "qualified without a probe", || {
         probed(|f| body!(f, CheckpointResumeQualified, 0, |h| h.det.probe = 1))
     }),

@@ -6,14 +6,14 @@ use std::fs;
 use schemas::body::{Body, CheckpointObs, CheckpointRetiredDet, Halves, Kind, ResumePoint, RetirementReason};
 use schemas::contract::{Direction, KeepPolicy};
 use schemas::entry::Entry;
-use schemas::ids::CheckpointId;
+use schemas::ids::{CheckpointId, LearnerId};
 use schemas::number::Float;
 use schemas::report::RuleStatus;
 use schemas::state::StateClass;
 
 use super::attempts::body;
-use super::{Mutation, changed, error, rule};
-use crate::fixture::{Fixture, RunBuilder};
+use super::{Mutation, changed, check_honest, error, rule, warning};
+use crate::fixture::{Fixture, RunBuilder, asynchronous};
 
 /// The smallest policy: the newest and the best, which here is the newest.
 const fn newest() -> KeepPolicy {
@@ -44,7 +44,27 @@ fn retire_at(fixture: &mut Fixture, place: usize, name: &str, kept: &[StateClass
     }
 }
 
+/// Records a retirement as the last attempt does, behind its selection.
 pub(super) fn retire(fixture: &mut Fixture, name: &str, kept: &[StateClass]) {
+    let is_end = |entry: &Entry| entry.body.kind() == Kind::AttemptEnd;
+    let end = fixture.entries.iter().rposition(is_end).expect("the attempt ended");
+    retire_in_attempt(fixture, end, name, kept);
+}
+
+/// Records it at a place within the attempt of the entry before that place.
+fn retire_in_attempt(fixture: &mut Fixture, place: usize, name: &str, kept: &[StateClass]) {
+    retire_at(fixture, place, name, kept);
+    let before = fixture.entries[place - 1].clone();
+    let entry = &mut fixture.entries[place];
+    entry.time_us = before.time_us;
+    let header = before.header;
+    entry.header.attempt = header.attempt;
+    entry.header.learner = Some(LearnerId(0));
+    entry.header.segment = header.segment;
+}
+
+/// Records it as `trainer checkpoint prune` does, behind the run.
+fn prune(fixture: &mut Fixture, name: &str, kept: &[StateClass]) {
     retire_at(fixture, fixture.entries.len(), name, kept);
 }
 
@@ -110,6 +130,71 @@ fn with_fault_behind_the_middle() -> Fixture {
     body!(fixture, AttemptStart, 1, |h| h.det.resumed_from = initial);
     retire(&mut fixture, MIDDLE, MODEL);
     fixture
+}
+
+/// A builder of a run that saves every other step and keeps the newest.
+fn dense() -> RunBuilder {
+    RunBuilder::new().contract(|contract| {
+        contract.checkpoints.keep = newest();
+        contract.checkpoints.every_steps = 2;
+        contract.evaluation.streams.iter_mut().for_each(|stream| stream.every_steps = 2);
+    })
+}
+
+/// The same, with the retirements that its trainer records.
+fn dense_and_retired() -> Fixture {
+    let mut fixture = dense().build();
+    for (n, name) in [(2, "s00000002-a1"), (3, MIDDLE)] {
+        let place = after(&fixture, Kind::CandidateAdmitted, n - 1);
+        retire_in_attempt(&mut fixture, place, name, MODEL);
+    }
+    retire(&mut fixture, "s00000006-a1", MODEL);
+    fixture
+}
+
+pub(super) fn check_honest_runs() {
+    for fixture in [
+        with_retirement(|_| {}),
+        dense_and_retired(),
+        asynchronous(dense_and_retired()),
+        // Nothing of it may go, since nothing newer is the best.
+        run_with(KeepPolicy::Chosen { best: 2, every_steps: None, last: 1, pinned: Vec::new() }),
+    ] {
+        assert_eq!(fixture.check(rule("GL650")).0, RuleStatus::Passed);
+        check_honest(&fixture, "with retirements as they are due");
+    }
+}
+
+fn kept(fixture: &Fixture) -> Vec<String> {
+    let (status, _, findings) = fixture.check(rule("GL650"));
+    assert_eq!(status, RuleStatus::Passed, "a warning rejects nothing: {findings:#?}");
+    let name = |message: &str| message.split(' ').next().expect("a name").to_owned();
+    findings.iter().map(|finding| name(&finding.message)).collect()
+}
+
+#[test]
+fn what_was_not_retired_in_time_is_named_once() {
+    assert_eq!(kept(&dense().build()), ["s00000002-a1", MIDDLE, "s00000006-a1"]);
+    assert_eq!(kept(&asynchronous(dense().build())), ["s00000002-a1", MIDDLE, "s00000006-a1"]);
+    // What is pruned afterwards was there all the same when the run ended.
+    let mut fixture = run_with(newest());
+    assert_eq!(kept(&fixture), [MIDDLE]);
+    prune(&mut fixture, MIDDLE, MODEL);
+    assert_eq!(kept(&fixture), [MIDDLE]);
+    assert_eq!(fixture.check(rule("GL610")).0, RuleStatus::Passed);
+    assert_eq!(kept(&dense_and_retired()), [""; 0]);
+}
+
+/// A process that is lost behind a save did not decide, and the next one decides
+/// when it saves: then the parent of its resume stays.
+#[test]
+fn a_decision_that_a_crash_prevented_is_no_finding() {
+    let mut fixture = dense().crash_after_step(4).build();
+    // The parent of the resume stays, and the first that is validated behind it.
+    assert_eq!(kept(&fixture), ["s00000002-a1"]);
+    let place = after(&fixture, Kind::CandidateAdmitted, 2);
+    retire_in_attempt(&mut fixture, place, "s00000002-a1", MODEL);
+    assert_eq!(kept(&fixture), [""; 0]);
 }
 
 #[test]
@@ -229,6 +314,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL610", "a retired checkpoint without its manifest", || {
         with_retirement(|f| fs::remove_file(f.checkpoint(MIDDLE).join("manifest.json")).expect("there"))
+    }),
+    warning("GL650", "a checkpoint that the policy lets go and nobody retired", || run_with(newest())),
+    warning("GL650", "checkpoints that were retired at the end and not when they were due", || {
+        let mut fixture = dense().build();
+        for name in ["s00000002-a1", MIDDLE, "s00000006-a1"] {
+            retire(&mut fixture, name, MODEL);
+        }
+        fixture
     }),
     error("GL602", "a stage after the retirement", || {
         let mut fixture = run_with(newest());

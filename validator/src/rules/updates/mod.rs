@@ -14,6 +14,8 @@ mod parameter_manifest;
 mod policy_card;
 mod policy_card_edition;
 mod rate_terms;
+mod saved_norms;
+mod second_moments;
 pub(crate) mod tensors;
 mod update_groups;
 mod warm_start;
@@ -36,5 +38,7 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &policy_card_edition::PolicyCardEdition,
     &rate_terms::RateTerms,
     &model_terms::ModelTerms,
+    &second_moments::SecondMoments,
+    &saved_norms::SavedNorms,
     &warm_start::WarmStartRule,
 ];

@@ -44,23 +44,27 @@ impl TensorFile {
         tensor: &Tensor,
         piece: &mut dyn FnMut(u64, &[u8]) -> bool,
     ) -> Result<(), String> {
-        let in_words = |error: std::io::Error| format!("{}: {error}", self.path);
-        self.file.seek(SeekFrom::Start(tensor.offset)).map_err(in_words)?;
         let mut bytes = Vec::new();
         let mut offset = 0;
         while offset < tensor.num_bytes {
-            bytes.clear();
-            let wanted = PIECE_BYTES.min(tensor.num_bytes - offset);
-            let read = self.file.by_ref().take(wanted).read_to_end(&mut bytes).map_err(in_words)?;
-            if read as u64 != wanted {
-                return Err(format!("{} ends within a tensor", self.path));
-            }
+            self.piece(tensor, offset, &mut bytes)?;
             if !piece(offset, &bytes) {
                 break;
             }
-            offset += wanted;
+            offset += bytes.len() as u64;
         }
         Ok(())
+    }
+
+    /// The bytes of a tensor from an offset within it on, as many as are held at a
+    /// time; none from its end on. Errors in words.
+    pub(crate) fn piece(&mut self, tensor: &Tensor, offset: u64, bytes: &mut Vec<u8>) -> Result<(), String> {
+        let in_words = |error: std::io::Error| format!("{}: {error}", self.path);
+        bytes.clear();
+        let wanted = PIECE_BYTES.min(tensor.num_bytes.saturating_sub(offset));
+        self.file.seek(SeekFrom::Start(tensor.offset + offset)).map_err(in_words)?;
+        let read = self.file.by_ref().take(wanted).read_to_end(bytes).map_err(in_words)?;
+        if read as u64 == wanted { Ok(()) } else { Err(format!("{} ends within a tensor", self.path)) }
     }
 }
 

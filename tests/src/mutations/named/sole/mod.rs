@@ -9,6 +9,8 @@ mod attempts;
 mod state;
 mod updates;
 
+pub(super) use state::summed;
+
 use anyhow::Result;
 
 use super::edits;
@@ -39,6 +41,16 @@ pub const NOT_SOLE: &[(&str, &str)] = &[
          says whose stream it is, and that it was lost where it stands as if it had begun again",
     ),
     (
+        "GL642",
+        "moments that are zero do not have the sum that GL415 derives from the norms on record; this rule says that \
+         they are empty, and not only that they are others",
+    ),
+    (
+        "GL643",
+        "moments of an earlier step do not have the sum that GL415 derives for a later one, and a model of an earlier \
+         step not the norms of GL416; this rule says that they are those of the checkpoint before",
+    ),
+    (
         "GL644",
         "GL607 gives the key of each worker's stream, so that no two workers have one without a wrong one among \
          them, and GL604 gives each worker its file; this rule says which two draw alike",
@@ -47,6 +59,7 @@ pub const NOT_SOLE: &[(&str, &str)] = &[
         "GL645",
         "GL605 gives the tensors of every file, a tied head's among them; this rule says what is wrong with it",
     ),
+    ("GL650", "it warns and rejects nothing: retiring is allowed and no duty"),
     ("GL647", "it notes and rejects nothing: that no probe was made is no fault of the run"),
     ("GL704", "it notes and rejects nothing: which keys one host made is no fault of the run"),
     ("GL706", "it warns and rejects nothing: an expectation is no promise"),

@@ -44,8 +44,21 @@ fn updates() -> Vec<Mutation> {
             let place = r.at_step("step", 7)?;
             r.set(place, "/body/det/overflow", json!({"found": false, "scale": 1.0, "skipped": false}))
         }),
+        trainer("GL415", "a gradient that was not clipped, and its norm", PLAIN, unclipped),
         trainer("GL411", "a step of another credit rule, with all that is counted", PLAIN, evolved),
     ]
+}
+
+/// A step whose gradient is said to have been shorter than the bound, so that
+/// nothing was clipped.
+fn unclipped(record: &mut Record) -> Result<()> {
+    let place = record.at_step("step", 7)?;
+    let pointer = "/body/det/credit/backpropagation/gradient_norm";
+    let norm = record.value(place, pointer)?.as_f64().context("a norm")?;
+    record.set(place, pointer, norm.min(1.0) * 0.9)?;
+    let num_groups = record.value(place, "/body/det/updates")?.as_array().context("groups")?.len();
+    (0..num_groups)
+        .try_for_each(|group| record.set(place, &format!("/body/det/updates/{group}/clip_coefficient"), 1.0))
 }
 
 fn frozen() -> Vec<Mutation> {
@@ -73,9 +86,11 @@ fn frozen() -> Vec<Mutation> {
         trainer("GL408", "initial values that the seed does not give", PLAIN, |r| {
             tensors(r, 0, "model.safetensors", other_bit)
         }),
-        trainer("GL410", "a moment before the first update", PLAIN, |r| {
-            tensors(r, 0, "optimizer.safetensors", |_, _| 0x3f80_0001)
+        trainer("GL410", "a first moment before the first update", PLAIN, |r| {
+            tensors(r, 0, "optimizer.safetensors", |place, bits| if place == 0 { 0x3f80_0001 } else { bits })
         }),
+        owner("GL416", "another decay of first moments", PLAIN, |r| card(r, "/update/beta1", 0.85)),
+        owner("GL416", "another epsilon", PLAIN, |r| card(r, "/update/epsilon", 1e-6)),
         owner("GL646", "a source that its contract does not give", WARM, |r| {
             contract(r, "/initialization/lineage/contract", format!("sha256:{}", "5".repeat(64)))
         }),

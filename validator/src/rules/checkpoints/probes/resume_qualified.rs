@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::body::{Body, CheckpointQualifiedDet, ProbeResultDet};
+use schemas::body::{Body, CheckpointQualifiedDet, CheckpointStage, ProbeResultDet};
 use schemas::contract::Contract;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -23,7 +23,7 @@ declare_rule!(
         what: "A checkpoint that is called resume-qualified names an earlier probe of itself, with nothing withheld, in the contract's \
                class, whose distances are within that class; and an earlier cold control of it, which took the model alone, is \
                beyond that class in something that it did not withhold; in the class `statistical`, its mean difference is beyond \
-               the margin.",
+               the margin. Warns where the contract asks for the stage, such a probe and control are on record, and no entry says it.",
         why: "From this stage on a checkpoint may be claimed, handed off, and allow others to be pruned. A comparison that nothing \
               fails shows nothing, so the control has to fail it.",
         remedy: "Probe the checkpoint with `trainer probe`, which writes the stage where it holds.",
@@ -35,6 +35,8 @@ declare_rule!(
 struct Qualified<'a> {
     contract: &'a Contract,
     num_checked: u64,
+    /// Checkpoints that are called qualified.
+    qualified: BTreeSet<CheckpointId>,
     /// Probes that a checkpoint was qualified by.
     qualifying: BTreeSet<u64>,
     /// Results by the index of their entries.
@@ -45,6 +47,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     Box::new(Qualified {
         contract: &frozen.contract,
         num_checked: 0,
+        qualified: BTreeSet::new(),
         qualifying: BTreeSet::new(),
         results: BTreeMap::new(),
     })
@@ -108,6 +111,28 @@ impl Qualified<'_> {
     }
 }
 
+impl Qualified<'_> {
+    /// Probes that qualify a checkpoint which no entry calls qualified: a process
+    /// that was lost behind the comparison leaves that, and so does whoever takes the
+    /// stage back.
+    fn unsaid(&self, sink: &mut Sink) {
+        for (index, (checkpoint, probe)) in &self.results {
+            if !probe.withheld.is_empty() || self.qualified.contains(checkpoint) {
+                continue;
+            }
+            let det = CheckpointQualifiedDet { class: probe.class, probe: *index, step: probe.step };
+            let mut found = Sink::new(&INFO);
+            self.judge(*index, checkpoint, &det, &mut found);
+            if found.num_errors() == 0 {
+                let message =
+                    format!("{checkpoint} was probed, within its class, and is not called qualified");
+                let expected = "checkpoint.resume_qualified, which the contract asks for";
+                sink.warning(At::entry(*index, ""), message, expected, "no such entry");
+            }
+        }
+    }
+}
+
 impl Check for Qualified<'_> {
     fn ignores_steps(&self) -> bool {
         true
@@ -120,6 +145,7 @@ impl Check for Qualified<'_> {
             }
             Body::CheckpointResumeQualified(halves) => {
                 self.num_checked += 1;
+                self.qualified.insert(halves.obs.checkpoint.clone());
                 if !self.qualifying.insert(halves.det.probe) {
                     let at = At::entry(entry.index, "/body/det/probe");
                     let message = format!("{} is qualified twice by one probe", halves.obs.checkpoint);
@@ -131,7 +157,10 @@ impl Check for Qualified<'_> {
         }
     }
 
-    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+    fn finish(&mut self, _: &Evidence, sink: &mut Sink) -> Outcome {
+        if self.contract.checkpoints.candidate_stage == CheckpointStage::ResumeQualified {
+            self.unsaid(sink);
+        }
         if self.num_checked == 0 {
             return Outcome::NotApplicable("no checkpoint is called resume-qualified".to_owned());
         }
