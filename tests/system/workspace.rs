@@ -47,8 +47,18 @@ fn every_member_is_known_to_these_tests() -> Result<()> {
     let metadata = metadata()?;
     let members: BTreeSet<&str> =
         metadata.workspace_packages().into_iter().map(|package| package.name.as_str()).collect();
-    let known =
-        ["cli", "corpus", "evaluator", "ledger", "schemas", "system-tests", "trainer", "validator", "web"];
+    let known = [
+        "cli",
+        "corpus",
+        "evaluator",
+        "ledger",
+        "schemas",
+        "system-tests",
+        "trainer",
+        "validator",
+        "web",
+        "witness",
+    ];
     assert_eq!(members, BTreeSet::from(known), "a new crate needs its place among the dependency directions");
     Ok(())
 }
@@ -58,7 +68,7 @@ fn validator_reaches_neither_ledger_nor_trainer() -> Result<()> {
     check_never_reaches(
         &metadata()?,
         "validator",
-        &["ledger", "trainer", "evaluator", "cli", "web", "corpus", "sqlx"],
+        &["ledger", "trainer", "evaluator", "cli", "web", "corpus", "sqlx", "witness"],
     )
 }
 
