@@ -53,7 +53,8 @@ fn forgeries_are_refused_by_the_witness_or_shown_by_the_audit() -> Result<()> {
 fn a_run_without_cosignatures_is_not_accepted() -> Result<()> {
     let (run, server) = frozen()?;
     let _ = run.train().expect_code(0);
-    run.audit(&[]).expect_complaint(4, "GL014", &["run.db", "ledger witness add"]);
+    let audited = run.audit(&[]).expect_code(4);
+    assert!(audited.stdout.contains("GL014") && audited.stdout.contains("ledger witness add"), "{audited}");
     // Nothing that the audit said made the witness know the run.
     assert_eq!(server.list()["logs"].as_array().map(Vec::len), Some(0));
     Ok(())
@@ -140,7 +141,6 @@ fn who_cannot_be_asked_is_said() -> Result<()> {
     let (run, server) = frozen()?;
     let url = server.url.clone();
     let other = RunFolder::frozen();
-    let _ = other.ledger_command("audit", &[]);
     let ask = |folder: &RunFolder, further: &[&str]| {
         let arguments = [&["witness", "add", "run.db"], further].concat();
         programs::run(LEDGER, folder.path(), &arguments)
@@ -185,7 +185,7 @@ fn proofs_and_tiles_stand_alone() -> Result<()> {
     std::fs::write(folder.path().join("entry"), b"{}")?;
     check(&["--entry", "entry"]).expect_complaint(1, "proof", &["do not lead"]);
     let stranger = server.vkey.replacen("w1", "w2", 1);
-    check(&["--vkey", &stranger]).expect_complaint(2, "--vkey", &["hash of name and key"]);
+    check(&["--vkey", &stranger]).expect_code(2).expect_message(&["--vkey", "hash of name and key"]);
     // That the newest head follows from the freeze's.
     let _ = run.ledger_command("proof", &["--from", "1", "--output", "from-1"]).expect_code(0);
     std::fs::copy(run.path().join("from-1"), folder.path().join("proof"))?;

@@ -328,3 +328,193 @@ fn missing(has_contract: bool, quorum: usize, has_evidence: bool) -> Option<Outc
         (true, _, true) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use schemas::body::{Halves, Nothing, WitnessHeadDet};
+    use schemas::finding::{Effect, Finding, Severity};
+    use schemas::ids::IdempotencyKey;
+    use schemas::report::{Report, Verdict};
+    use schemas::trust::Reach;
+
+    use crate::fixture::{
+        Fixture, RunBuilder, StoredRun, WITNESSES, cosigned, name_witnesses, signed_note, witness_name,
+    };
+
+    const ONE: u8 = WITNESSES[0];
+    const OTHER: u8 = WITNESSES[1];
+
+    /// A run under a contract that names two witnesses and asks for so many.
+    fn fixture(quorum: u32) -> Fixture {
+        RunBuilder::new().contract(|contract| name_witnesses(contract, 2, quorum)).build()
+    }
+
+    fn of_witnesses(report: &Report) -> Vec<(&str, Effect)> {
+        let codes = ["GL014", "GL015", "GL016"];
+        let own =
+            |finding: &&Finding| codes.contains(&finding.code.as_str()) && finding.severity != Severity::Note;
+        report.findings.iter().filter(own).map(|finding| (finding.code.as_str(), finding.effect)).collect()
+    }
+
+    /// What the rules say of notes that were changed, under a quorum of one.
+    #[track_caller]
+    fn check(expected: &[(&str, Effect)], change: impl FnOnce(&StoredRun, &mut Vec<String>)) {
+        let run = StoredRun::new(fixture(1));
+        let mut notes = run.all_cosigned(&[ONE]);
+        change(&run, &mut notes);
+        run.write_cosigned(&notes);
+        let report = run.audit();
+        assert_eq!(of_witnesses(&report), expected, "{:#?}", report.findings);
+        let is_silent = expected.iter().all(|(_, effect)| *effect == Effect::None);
+        assert_eq!(report.verdict == Verdict::Accepted, is_silent);
+    }
+
+    fn last(run: &StoredRun) -> (u64, &str) {
+        let (size, note) = run.notes.last().expect("a head");
+        (*size, note)
+    }
+
+    #[test]
+    fn what_stands_is_accepted_and_reaches_as_far_as_the_table_says() {
+        check(&[], |_, _| {});
+        let run = StoredRun::new(fixture(2));
+        run.write_cosigned(&run.all_cosigned(&WITNESSES));
+        let report = run.audit();
+        assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", report.findings);
+        let scope = report.trust.expect("every report has it");
+        let way =
+            scope.classes.iter().flat_map(|class| &class.ways).find(|way| way.way == "one-freeze-run-twice");
+        assert_eq!(way.map(|way| way.reach), Some(Reach::Shown));
+    }
+
+    #[test]
+    fn lines_of_others_are_ignored_and_count_for_nothing() {
+        check(&[], |run, notes| {
+            let line = cosigned(last(run).1, 12, 77);
+            let line = line.lines().last().expect("a line");
+            notes.last_mut().expect("a note").push_str(&format!("{line}\n"));
+        });
+        let incomplete = ("GL014", Effect::Incomplete);
+        check(&[incomplete, ("GL015", Effect::Incomplete)], |run, notes| {
+            *notes = vec![cosigned(last(run).1, 12, 77)];
+        });
+    }
+
+    #[test]
+    fn what_does_not_hold_is_tampered_with() {
+        let tampered = ("GL014", Effect::Tampered);
+        let with_last = |note: String| move |_: &StoredRun, notes: &mut Vec<String>| notes.push(note);
+        // Another time than the one that was signed.
+        check(&[tampered], |run, notes| {
+            let (size, note) = last(run);
+            let time_s = run.second_of(size);
+            let (good, other) = (cosigned(note, ONE, time_s), cosigned(note, ONE, time_s + 1));
+            let line = |text: &str| text.lines().last().expect("a line").to_owned();
+            // The key hash and time of one, the signature of the other.
+            let (good, other) = (line(&good), line(&other));
+            let at = good.rfind(' ').expect("a space") + 17;
+            notes.push(format!("{note}{}{}\n", &good[..at], &other[at..]));
+        });
+        let run = StoredRun::new(fixture(1));
+        let origin = format!("governed-ledger/run/{}", fixture(1).frozen.run);
+        let size = last(&run).0;
+        let foreign = signed_note("governed-ledger/run/0-0", size, [1; 32], 3);
+        check(&[tampered], with_last(cosigned(&foreign, ONE, 77)));
+        // The roots differ; the second is not signed by the trainer either.
+        let root = signed_note(&origin, size, [1; 32], 3);
+        check(&[tampered], with_last(cosigned(&root, ONE, run.second_of(size))));
+        let stranger = signed_note(&origin, size, [1; 32], 4);
+        check(&[tampered, tampered], with_last(cosigned(&stranger, ONE, run.second_of(size))));
+        let beyond = signed_note(&origin, size + 1, [1; 32], 3);
+        check(&[tampered], with_last(cosigned(&beyond, ONE, run.second_of(size))));
+        check(&[tampered], with_last("no note\n\n".to_owned()));
+    }
+
+    #[test]
+    fn files_that_end_early_or_hold_nothing() {
+        let report = |bytes: &dyn Fn(&str) -> Vec<u8>| {
+            let run = StoredRun::new(fixture(1));
+            run.write_cosigned(&run.all_cosigned(&[ONE]));
+            let path = run.beside("run.db.cosigned");
+            let text = fs::read_to_string(&path).expect("written");
+            fs::write(&path, bytes(&text)).expect("writable");
+            run.audit()
+        };
+        let torn = report(&|text| text.as_bytes()[..text.len() - 9].to_vec());
+        assert_eq!(of_witnesses(&torn), [("GL014", Effect::Incomplete); 2], "{:#?}", torn.findings);
+        let empty = report(&|_| Vec::new());
+        assert!(of_witnesses(&empty).contains(&("GL014", Effect::Tampered)), "{:#?}", empty.findings);
+        let without_end = report(&|text| text.trim_end_matches('\n').as_bytes().to_vec());
+        assert!(of_witnesses(&without_end).contains(&("GL014", Effect::Incomplete)));
+    }
+
+    /// Each witness at another size is no quorum over one head.
+    #[test]
+    fn a_quorum_is_over_one_head() {
+        let run = StoredRun::new(fixture(2));
+        let mut notes = run.all_cosigned(&[ONE]);
+        let others = run.all_cosigned(&[OTHER]);
+        notes.extend_from_slice(&others[..others.len() - 1]);
+        run.write_cosigned(&notes);
+        let report = run.audit();
+        assert_eq!(of_witnesses(&report), [("GL014", Effect::Incomplete)], "{:#?}", report.findings);
+        run.write_cosigned(&[&notes[..], &others[others.len() - 1..]].concat());
+        assert_eq!(run.audit().verdict, Verdict::Accepted);
+    }
+
+    /// A witness with a clock of its own: dated back, the record is a year before
+    /// its first head.
+    #[test]
+    fn clocks_that_contradict_are_warnings() {
+        let year_s = 365 * 24 * 3600;
+        let run = StoredRun::new(fixture(1));
+        let late = |(size, note): &(u64, String)| cosigned(note, ONE, run.second_of(*size) + year_s);
+        run.write_cosigned(&run.notes.iter().map(late).collect::<Vec<_>>());
+        let report = run.audit();
+        assert_eq!(of_witnesses(&report), [("GL016", Effect::None)], "{:#?}", report.findings);
+        let notes = report.findings.iter().filter(|finding| finding.message.contains("long after"));
+        assert_eq!(notes.count(), run.notes.len());
+        assert_eq!(report.verdict, Verdict::Accepted);
+    }
+
+    /// The run with an entry behind its end that holds what a witness cosigned.
+    fn recorded(note: impl Fn(&StoredRun) -> String, witness: u8) -> Report {
+        let before = StoredRun::new(fixture(1));
+        let mut fixture = fixture(1);
+        let mut entry = fixture.entries.last().expect("run.end").clone();
+        entry.header.idem = IdempotencyKey("d".repeat(32));
+        let det = WitnessHeadDet { note: note(&before), witness: witness_name(witness) };
+        entry.body = super::Body::WitnessHead(Box::new(Halves { det, obs: Nothing {} }));
+        fixture.entries.push(entry);
+        fixture.renumber();
+        let run = StoredRun::new(fixture);
+        run.write_cosigned(&before.all_cosigned(&[ONE])[..1]);
+        run.audit()
+    }
+
+    #[test]
+    fn cosigned_heads_on_record_count_and_are_checked() {
+        let own = |run: &StoredRun| {
+            let (size, note) = last(run);
+            cosigned(note, ONE, run.second_of(size))
+        };
+        let report = recorded(own, ONE);
+        assert!(of_witnesses(&report).is_empty(), "{:#?}", report.findings);
+        assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", report.findings);
+        let named = recorded(own, OTHER);
+        assert_eq!(of_witnesses(&named), [("GL014", Effect::Rejected)], "{:#?}", named.findings);
+        let none = recorded(|_| "no note".to_owned(), ONE);
+        assert!(of_witnesses(&none).contains(&("GL014", Effect::Rejected)));
+        let origin = format!("governed-ledger/run/{}", fixture(1).frozen.run);
+        let forged = |size: fn(u64) -> u64| {
+            let origin = origin.clone();
+            move |run: &StoredRun| cosigned(&signed_note(&origin, size(last(run).0), [7; 32], 3), ONE, 1)
+        };
+        let other = recorded(forged(|size| size), ONE);
+        assert!(of_witnesses(&other).contains(&("GL014", Effect::Tampered)), "{:#?}", other.findings);
+        let itself = recorded(forged(|size| size + 1), ONE);
+        assert!(of_witnesses(&itself).contains(&("GL014", Effect::Rejected)), "{:#?}", itself.findings);
+    }
+}
