@@ -8,7 +8,9 @@ use schemas::data::LicenseClass;
 
 use crate::campaign_arguments::CampaignArguments;
 use crate::commands::diff::DiffArguments;
+use crate::commands::proof::ProofArguments;
 use crate::commands::trust::TrustArguments;
+use crate::commands::witness::WitnessArguments;
 use crate::preset::Preset;
 
 /// Freezes what a training run is, records it, and checks the claim afterwards.
@@ -49,6 +51,12 @@ pub(crate) enum Command {
     /// Exit codes: 0 the ledger holds what the export holds; 1 the export is
     /// refused, or the ledger says something else; 2 it could not run.
     Import(ImportArguments),
+    /// Write a proof that an entry is in a ledger, or that one head follows from another; or check one.
+    ///
+    /// Exit codes: 0 written, or it holds; 1 it does not hold; 2 could not run.
+    Proof(ProofArguments),
+    /// Have heads cosigned by somebody else, or be that somebody.
+    Witness(WitnessArguments),
     /// Re-derive everything from the stored bytes and give a verdict.
     ///
     /// Exit codes: 0 accepted; 1 rejected; 2 could not run; 3 tampered;
@@ -358,7 +366,7 @@ pub(crate) struct VerifyHeadArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("what").required(true).args(["output", "check"])))]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["output", "tiles", "check"])))]
 pub(crate) struct ExportArguments {
     /// The ledger: `run.db`.
     #[arg(required_unless_present = "check")]
@@ -366,6 +374,9 @@ pub(crate) struct ExportArguments {
     /// Folder to make.
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
+    /// Folder to make of tiles (c2sp.org/tlog-tiles) instead, which any web server can serve.
+    #[arg(long, value_name = "DIR", requires = "ledger")]
+    pub(crate) tiles: Option<PathBuf>,
     /// Check an exported folder instead; needs --trust.
     #[arg(long, value_name = "DIR", conflicts_with = "ledger", requires = "trust")]
     pub(crate) check: Option<PathBuf>,
@@ -430,6 +441,9 @@ pub(crate) struct AuditArguments {
     /// The evaluator's val numbers [default: `<ledger>.val.dsse.json` where it exists].
     #[arg(long, value_name = "FILE")]
     pub(crate) val: Option<PathBuf>,
+    /// Heads that witnesses cosigned [default: `<ledger>.cosigned` where it exists].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cosigned: Option<PathBuf>,
     /// Go on from the report that an earlier audit signed: of the entries that it saw, what was found to be in order and
     /// follows from them alone is not computed again. An audit without this looks at everything.
     #[arg(long, value_name = "REPORT")]

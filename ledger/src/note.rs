@@ -158,7 +158,7 @@ pub fn parse(note: &str) -> Result<ParsedNote, NoteError> {
     }
     let (text, signatures) = note.split_once("\n\n").ok_or(malformed("no blank line before signatures"))?;
     let mut lines = text.split('\n');
-    let origin = lines.next().filter(|line| is_name(line)).ok_or(malformed("no origin line"))?;
+    let origin = lines.next().filter(|line| is_key_name(line)).ok_or(malformed("no origin line"))?;
     let size = lines.next().and_then(parse_size).ok_or(malformed("no tree size on the second line"))?;
     let root = lines.next().and_then(|line| STANDARD.decode(line).ok());
     let root =
@@ -203,9 +203,10 @@ pub fn verify(note: &str, public_hex: &str) -> Result<TreeHead, NoteError> {
     })
 }
 
-/// C2SP forbids white space and plus signs in the name of a key, which the
-/// origin is here.
-fn is_name(text: &str) -> bool {
+/// Whether a text can be the name of a key: C2SP forbids white space and plus
+/// signs in it. The origin is one here.
+#[must_use]
+pub fn is_key_name(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '+')
 }
 
@@ -218,7 +219,7 @@ fn parse_signature(line: &str) -> Option<NoteSignature> {
     let (name, encoded) = line.strip_prefix("\u{2014} ")?.split_once(' ')?;
     let bytes = STANDARD.decode(encoded).ok()?;
     let (key_hash, signature) = bytes.split_first_chunk::<4>()?;
-    let valid = is_name(name) && !signature.is_empty();
+    let valid = is_key_name(name) && !signature.is_empty();
     valid.then(|| NoteSignature { name: name.to_owned(), key_hash: *key_hash, signature: signature.to_vec() })
 }
 

@@ -263,5 +263,22 @@ def signed_note(seed, origin, size, root_hash):
     return "%s\n\u2014 %s %s\n" % (text, origin, b64(line))
 
 
+def cosigner_key_id(name, public):
+    """Key ID of a witness: c2sp.org/tlog-cosignature, type 0x04."""
+    return sha256(name.encode() + b"\n\x04" + public)[:4]
+
+
+def cosignature_line(seed, name, note, time):
+    """A timestamped Ed25519 cosignature over the note's text, as a signature line."""
+    text = note.split("\n\n")[0] + "\n"
+    message = ("cosignature/v1\ntime %d\n" % time).encode() + text.encode()
+    blob = cosigner_key_id(name, public_key(seed)) + time.to_bytes(8, "big") + sign(seed, message)
+    return "\u2014 %s %s\n" % (name, b64(blob))
+
+
+def verifier_key(name, key_hash, kind, public):
+    return "%s+%s+%s" % (name, key_hash.hex(), b64(bytes([kind]) + public))
+
+
 def pae(payload_type, payload):
     return b"DSSEv1 %d %s %d %s" % (len(payload_type), payload_type.encode(), len(payload), payload)

@@ -11,8 +11,9 @@ import pathlib
 import sys
 
 from formats import (
-    b64, bits_of, consistency, contract_json, ecmascript_float, entry_float, entry_json, float_from_bits,
-    inclusion, key_id, leaf_hash, note_key_hash, pae, public_key, root, sign, signed_note,
+    b64, bits_of, consistency, contract_json, cosignature_line, cosigner_key_id, ecmascript_float, entry_float,
+    entry_json, float_from_bits, inclusion, key_id, leaf_hash, note_key_hash, pae, public_key, root, sign, signed_note,
+    verifier_key,
 )
 from campaigns import PREREGISTRATION_BYTES, campaign_entries
 from samples import CONTRACT, CONTRACT_DIGEST, CONTRACT_TYPE, RUN, SEEDS, WIDE_CONTRACT, entries
@@ -71,6 +72,25 @@ def notes(leaves):
             "note": signed_note(SEEDS[role], origin, size, root(leaves[:size])),
             "origin": origin, "public": public.hex(), "root": root(leaves[:size]).hex(),
             "seed": SEEDS[role].hex(), "size": size,
+        })
+    return cases
+
+
+def cosignatures(leaves):
+    cases = []
+    for role, size, name, time in [
+        ("owner", 1, "witness.example/w1", 0), ("trainer", 7, "witness.example/w1", 1679315147),
+        ("trainer", len(leaves), "w", 2**63 - 1),
+    ]:
+        origin = "governed-ledger/run/" + RUN
+        note = signed_note(SEEDS[role], origin, size, root(leaves[:size]))
+        seed, log = SEEDS["validator"], public_key(SEEDS[role])
+        public = public_key(seed)
+        cases.append({
+            "key_id": cosigner_key_id(name, public).hex(), "line": cosignature_line(seed, name, note, time),
+            "log_vkey": verifier_key(origin, note_key_hash(origin, log), 1, log), "name": name, "note": note,
+            "public": public.hex(), "seed": seed.hex(), "time": str(time),
+            "vkey": verifier_key(name, cosigner_key_id(name, public), 4, public),
         })
     return cases
 
@@ -171,6 +191,7 @@ def files():
         "contract.wide.json": contract_json(WIDE_CONTRACT),
         "contract.digest.txt": (CONTRACT_DIGEST + "\n").encode(),
         "contract.written.json": (loose + "\n").encode(),
+        "cosignatures.json": pretty(cosignatures(leaves)),
         "dsse.json": pretty(dsse()),
         "entries.jsonl": b"".join(line + b"\n" for line in lines),
         "floats.json": pretty(floats()),

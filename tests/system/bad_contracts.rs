@@ -139,9 +139,9 @@ fn selection_by_anything_but_val() {
 }
 
 #[test]
-fn cosignatures_that_nobody_checks() {
+fn a_quorum_of_witnesses_that_nobody_could_reach() {
     let edit = |contract: &mut Value| contract["keys"]["witness_quorum"] = json!(1);
-    check_edit(edit, &["/keys/witness_quorum", "cosignatures", "ledger verify-head"]);
+    check_edit(edit, &["/keys/witness_quorum", "0 witnesses are named", "ledger witness add"]);
 }
 
 #[test]

@@ -28,4 +28,5 @@ mod statistical;
 mod store_s3;
 mod warm_start;
 mod web;
+mod witness;
 mod workspace;

@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use system_tests::workspace_root;
 
-const MEMBERS: [&str; 9] =
-    ["cli", "corpus", "evaluator", "ledger", "schemas", "tests", "trainer", "validator", "web"];
+const MEMBERS: [&str; 10] =
+    ["cli", "corpus", "evaluator", "ledger", "schemas", "tests", "trainer", "validator", "web", "witness"];
+
+/// What a witness remembers is an SQLite file too, and no ledger.
+const STATE_OF_A_WITNESS: &str = "witness/src/state.rs";
 
 /// Longest file without a stated reason.
 const MAX_LINES: usize = 600;
@@ -96,7 +99,8 @@ fn only_the_ledger_crate_writes_ledgers() -> Result<()> {
             }
             let code = code(&text);
             for needle in needles {
-                assert!(!code.contains(needle), "{}: {needle}", path.display());
+                let is_allowed = needle == "SQLITE_OPEN_CREATE" && path.ends_with(STATE_OF_A_WITNESS);
+                assert!(is_allowed || !code.contains(needle), "{}: {needle}", path.display());
             }
         }
     }

@@ -47,8 +47,18 @@ fn every_member_is_known_to_these_tests() -> Result<()> {
     let metadata = metadata()?;
     let members: BTreeSet<&str> =
         metadata.workspace_packages().into_iter().map(|package| package.name.as_str()).collect();
-    let known =
-        ["cli", "corpus", "evaluator", "ledger", "schemas", "system-tests", "trainer", "validator", "web"];
+    let known = [
+        "cli",
+        "corpus",
+        "evaluator",
+        "ledger",
+        "schemas",
+        "system-tests",
+        "trainer",
+        "validator",
+        "web",
+        "witness",
+    ];
     assert_eq!(members, BTreeSet::from(known), "a new crate needs its place among the dependency directions");
     Ok(())
 }
@@ -58,13 +68,13 @@ fn validator_reaches_neither_ledger_nor_trainer() -> Result<()> {
     check_never_reaches(
         &metadata()?,
         "validator",
-        &["ledger", "trainer", "evaluator", "cli", "web", "corpus", "sqlx"],
+        &["ledger", "trainer", "evaluator", "cli", "web", "corpus", "sqlx", "witness"],
     )
 }
 
 #[test]
 fn trainer_reaches_neither_validator_nor_evaluator() -> Result<()> {
-    check_never_reaches(&metadata()?, "trainer", &["validator", "evaluator", "cli", "web"])
+    check_never_reaches(&metadata()?, "trainer", &["validator", "evaluator", "cli", "web", "witness"])
 }
 
 #[test]
@@ -89,6 +99,13 @@ fn schemas_knows_no_other_member_and_hashes_nothing() -> Result<()> {
 }
 
 #[test]
+fn a_witness_gives_no_verdict() -> Result<()> {
+    check_is_built_without(&metadata()?, "witness", |name| {
+        ["validator", "trainer", "evaluator", "cli", "web"].contains(&name)
+    })
+}
+
+#[test]
 fn web_computes_no_verdict() -> Result<()> {
     check_is_built_without(&metadata()?, "web", |name| {
         ["validator", "trainer", "evaluator", "cli"].contains(&name)
@@ -99,7 +116,7 @@ fn web_computes_no_verdict() -> Result<()> {
 fn burn_stays_in_the_trainer() -> Result<()> {
     let metadata = metadata()?;
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli"] {
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "witness", "cli"] {
         check_is_built_without(&metadata, name, is_burn)?;
         let locked = locked_closure(&packages, name)?;
         let found: Vec<&String> = locked.iter().filter(|other| is_burn(other)).collect();
@@ -113,13 +130,17 @@ fn burn_stays_in_the_trainer() -> Result<()> {
 #[test]
 fn object_store_stays_in_the_trainer() -> Result<()> {
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli"] {
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "witness", "cli"] {
         let locked = locked_closure(&packages, name)?;
-        for other in ["object_store", "reqwest", "rustls"] {
+        for other in ["object_store", "reqwest"] {
             assert!(!locked.contains(other), "{name} can pull in {other}");
         }
     }
     let metadata = metadata()?;
+    // The lock file has TLS for `ureq`, of which only the feature `tls` makes use.
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "witness", "cli"] {
+        check_is_built_without(&metadata, name, |other| ["rustls", "ring", "native-tls"].contains(&other))?;
+    }
     let trainer = reachable(&metadata, member(&metadata, "trainer")?, false)?;
     assert!(trainer.contains("object_store"), "the test looks for it where it is: in the trainer");
     Ok(())

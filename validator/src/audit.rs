@@ -12,6 +12,7 @@ use schemas::report::{HeadSource, Report, SelectionBasis};
 
 use crate::assemble::{self, Ruling};
 use crate::contract::{self, ContractRead, ContractSinks};
+use crate::cosigned::{Cosignatures, CosignedFile};
 use crate::documents;
 use crate::error::AuditError;
 use crate::evidence::{Evidence, MAX_DOCUMENT_BYTES, ValNumbers};
@@ -45,6 +46,8 @@ pub struct AuditRequest {
     pub trust: Option<PathBuf>,
     /// The evaluator's val numbers; `None`: `<ledger>.val.dsse.json` if it exists.
     pub val_numbers: Option<PathBuf>,
+    /// Heads that witnesses cosigned; `None`: `<ledger>.cosigned` if it exists.
+    pub cosigned: Option<PathBuf>,
     /// A report of an earlier audit to go on from; `None`: everything is looked at.
     pub since: Option<PathBuf>,
     /// Threads to compute on; `None`: those that the machine offers. Their number
@@ -121,6 +124,7 @@ fn audit_once(
     let trust = request.trust.as_deref().map(read_trust).transpose()?;
     let head_file = read_head_file(request)?;
     let val_file = read_val_file(request)?;
+    let cosigned_file = CosignedFile::read(&request.ledger, request.cosigned.as_deref())?;
     let said_files = SaidFiles::read(&request.ledger, request.since.as_deref())?;
     let mut rulings = Vec::new();
     let mut layout_sink = Sink::new(&rules::gl001_store_layout::INFO);
@@ -163,6 +167,7 @@ fn audit_once(
         store.as_ref(),
         head_file.as_ref(),
         (said, since.as_ref()),
+        Cosignatures::read(&cosigned_file, read.as_ref()),
         &mut layout_sink,
     );
     if shows_all_steps {
@@ -263,6 +268,7 @@ struct Pass<'a> {
     frontier: Frontier,
     roots: Roots,
     said: Said,
+    cosignatures: Cosignatures,
     since: Option<&'a Since>,
     /// Whether every entry's own index is its place so far.
     is_in_place: bool,
@@ -275,6 +281,7 @@ impl<'a> Pass<'a> {
         store: Option<&Store>,
         head_file: Option<&HeadFile>,
         (said, since): (Said, Option<&'a Since>),
+        cosignatures: Cosignatures,
         layout_sink: &mut Sink,
     ) -> Self {
         let mut head_sinks = HeadSinks {
@@ -316,8 +323,9 @@ impl<'a> Pass<'a> {
             read,
             summary: Summary::new(read.map(|read| &read.contract)),
             frontier: Frontier::new(),
-            roots: Roots::new(said.sizes().chain(since.map(Since::size))),
+            roots: Roots::new(said.sizes().chain(since.map(Since::size)).chain(cosignatures.sizes())),
             said,
+            cosignatures,
             since,
             is_in_place: true,
         }
@@ -359,6 +367,7 @@ impl<'a> Pass<'a> {
         if let Some(entry) = context.canonical_entry() {
             self.is_in_place &= entry.index == context.position;
             self.said.handoffs.entry(entry);
+            self.cosignatures.entry(context.position, entry);
             for running in &mut self.recorded {
                 running.check.entry(entry, &mut running.sink);
             }
@@ -446,6 +455,7 @@ impl<'a> Pass<'a> {
         rulings.push(Ruling::new(&rules::gl010_head_coverage::INFO, coverage, covered));
         self.roots.end(num_entries);
         rulings.extend(self.said.finish(&self.roots));
+        rulings.extend(self.cosignatures.finish(&self.roots));
         for mut running in self.rows {
             let outcome = running.check.finish(&mut running.sink);
             rulings.push(Ruling::new(running.info, running.sink, outcome));

@@ -24,6 +24,7 @@ pub(crate) const MAX_HEAD_FILE_BYTES: u64 = 64 << 20;
 const HEAL: &str = "run `trainer run` on the ledger, which writes the missing heads as it opens it, or restore the head file";
 
 /// Who may sign heads of this ledger.
+#[derive(Clone)]
 pub(crate) struct Signers {
     /// First line of every head: `governed-ledger/run/<run id>`.
     pub(crate) origin: String,
@@ -362,7 +363,8 @@ fn verify(
                 error,
             ),
         }
-        if note.signatures.len() > 1 {
+        // What a reviewer kept may be cosigned; the log's own files are not.
+        if note.signatures.len() > 1 && source != HeadSource::Named {
             sink.rejected(
                 At::place(&place),
                 "the head has signature lines that this edition does not know",

@@ -11,6 +11,8 @@ mod audit;
 pub mod campaign;
 pub mod canonical;
 mod contract;
+pub mod cosignature;
+mod cosigned;
 pub mod coverage;
 pub mod derive;
 pub mod diff;

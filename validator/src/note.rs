@@ -107,6 +107,11 @@ impl Note {
         Ok((Self { origin, root, signatures, size, text }, lines.rest))
     }
 
+    /// The text that is signed, with its last newline.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Verifies the one signature line of a key. The key's name is the origin.
     ///
     /// # Errors
@@ -165,7 +170,7 @@ fn parse_decimal(text: &str) -> Option<u64> {
 
 /// Whether a text can be an origin, which is the name of a key: not empty, and
 /// without white space, `+` and control characters.
-fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c == '+' || c.is_control())
 }
 

@@ -164,3 +164,33 @@ fn the_contract_is_canonical_and_has_its_digest() -> TestResult {
     assert!(check_contract_json(&written).is_err());
     Ok(())
 }
+
+#[test]
+fn cosignatures_verify() -> TestResult {
+    use validator::cosignature::Cosigner;
+    let cases = json("cosignatures.json")?;
+    assert!(cases.len() > 2);
+    for expected in &cases {
+        let cosigner = Cosigner::new(text(expected, "name")?, text(expected, "public")?)?;
+        assert_eq!(encode_hex(&cosigner.key_hash()), text(expected, "key_id")?);
+        let (note, line) = (text(expected, "note")?, text(expected, "line")?);
+        let time: u64 = text(expected, "time")?.parse()?;
+        let cosigned = Note::parse(format!("{note}{line}").as_bytes())?;
+        assert_eq!(cosigner.verify(&cosigned)?, Some(time));
+        assert_eq!(cosigner.verify(&Note::parse(note.as_bytes())?)?, None);
+        let other = Cosigner::new("witness.example/other", text(expected, "public")?)?;
+        assert_eq!(other.verify(&cosigned)?, None);
+        // The same line under a head of another size.
+        let (head, rest) = cosigned_parts(note)?;
+        let moved = Note::parse(format!("{head}{rest}{line}").as_bytes())?;
+        assert!(cosigner.verify(&moved).is_err());
+    }
+    Ok(())
+}
+
+/// The note with another size, which its own signature does not cover any more.
+fn cosigned_parts(note: &str) -> Result<(String, &str), Box<dyn Error>> {
+    let (origin, rest) = note.split_once('\n').ok_or("an origin")?;
+    let (size, rest) = rest.split_once('\n').ok_or("a size")?;
+    Ok((format!("{origin}\n{}\n", size.parse::<u64>()? + 1), rest))
+}

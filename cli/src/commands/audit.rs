@@ -44,6 +44,7 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
         head: arguments.head.clone(),
         trust: arguments.trust.clone(),
         val_numbers: arguments.val.clone(),
+        cosigned: arguments.cosigned.clone(),
         since: arguments.since.clone(),
         threads: arguments.threads,
     })?;

@@ -22,6 +22,9 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
         say(format!("Checked {}: every entry is under a head that a trusted key signed.", folder.display()));
         return Ok(0);
     }
+    if let (Some(ledger), Some(folder)) = (&arguments.ledger, &arguments.tiles) {
+        return super::tiles::run(ledger, folder, arguments.json);
+    }
     let (Some(ledger), Some(folder)) = (&arguments.ledger, &arguments.output) else {
         return Err(Failure::new("no ledger is named", "ledger export run.db --output DIR"));
     };

@@ -56,6 +56,14 @@ pub(crate) fn run(arguments: &FreezeArguments) -> Result<u8, Failure> {
     }
     say_checked(&frozen.checked);
     say_done(format!("Froze {}", path.display()), started);
+    let witnesses = &frozen.checked.contract.keys.witnesses;
+    for witness in witnesses {
+        say(format!(
+            "next, before the first step: ledger witness add {} --name {} --url URL [--follow]",
+            frozen.ledger.display(),
+            witness.name
+        ));
+    }
     say(format!("next: trainer run --ledger {}", frozen.ledger.display()));
     Ok(0)
 }

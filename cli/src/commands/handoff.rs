@@ -65,6 +65,7 @@ pub(crate) fn run(arguments: &HandoffArguments) -> Result<u8, Failure> {
         head: arguments.head.clone(),
         trust: arguments.trust.clone(),
         val_numbers: arguments.val.clone(),
+        cosigned: None,
         // What is handed off was looked at as a whole.
         since: None,
         threads: None,

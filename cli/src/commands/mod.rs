@@ -12,14 +12,17 @@ mod import;
 mod init;
 mod keygen;
 mod list;
+pub(crate) mod proof;
 mod query;
 mod rule;
 mod schema;
 mod seal;
 mod serve;
 mod show;
+mod tiles;
 pub(crate) mod trust;
 mod verify_head;
+pub(crate) mod witness;
 
 pub(crate) use campaign::CAMPAIGN_HINT;
 
@@ -47,6 +50,8 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::VerifyHead(arguments) => verify_head::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Import(arguments) => import::run(&arguments),
+        Command::Proof(arguments) => proof::run(&arguments),
+        Command::Witness(arguments) => witness::run(&arguments.command),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Rule(arguments) => rule::run(&arguments),
         Command::Rules(arguments) if arguments.coverage => coverage::run(&arguments),

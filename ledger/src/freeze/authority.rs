@@ -8,14 +8,13 @@ use schemas::entry::Extension;
 
 use super::date;
 use super::problem::Problems;
+use crate::note::is_key_name;
 
 /// The edition of rules that this version knows.
 pub const RULESET_EDITION: &str = "2026.1";
 
-/// What takes the place of cosignatures, which no rule of this edition checks:
-/// a quorum would be believed, and a contract that asks for one could not be
-/// accepted.
-const INSTEAD_OF_WITNESSES: &str = "make it 0 and name no witness: this edition of the rules does not check cosignatures; let somebody else keep a head, and compare it with `ledger verify-head`";
+/// How many witnesses a contract may ask for.
+const QUORUM_HINT: &str = "ask for at least one and at most as many as are named; an audit accepts only what so many of them cosigned (`ledger witness add`)";
 
 /// Length of an age X25519 recipient: `age1` and 58 characters of Bech32.
 const AGE_RECIPIENT_CHARS: usize = 62;
@@ -108,7 +107,18 @@ fn check_keys(keys: &Keys, problems: &mut Problems) {
     }
     for (index, witness) in keys.witnesses.iter().enumerate() {
         let pointer = format!("/keys/witnesses/{index}");
-        problems.require_text(&witness.name, format!("{pointer}/name"));
+        problems.require(
+            is_key_name(&witness.name),
+            format!("{pointer}/name"),
+            format!("{:?} is no name of a key", witness.name),
+            "a name in signed notes is not empty and has neither white space nor `+`, such as witness.example/w1",
+        );
+        problems.require(
+            keys.witnesses[..index].iter().all(|other| other.name != witness.name),
+            format!("{pointer}/name"),
+            format!("{:?} is the name of an earlier witness", witness.name),
+            "name each witness once",
+        );
         check_public(&witness.public, &format!("{pointer}/public"), problems);
         if let Some(other) = holders.insert(&witness.public, format!("witness {index}")) {
             let hint = "a witness is somebody else; ask for a key of their own";
@@ -116,17 +126,18 @@ fn check_keys(keys: &Keys, problems: &mut Problems) {
         }
     }
     let quorum = keys.witness_quorum;
+    let num_witnesses = keys.witnesses.len();
     problems.require(
-        quorum == 0,
+        quorum as usize <= num_witnesses,
         "/keys/witness_quorum",
-        format!("is {quorum}; expected 0"),
-        INSTEAD_OF_WITNESSES,
+        format!("is {quorum}; {num_witnesses} witnesses are named"),
+        QUORUM_HINT,
     );
     problems.require(
-        quorum > 0 || keys.witnesses.is_empty(),
+        quorum > 0 || num_witnesses == 0,
         "/keys/witness_quorum",
         "is 0 although witnesses are named: nothing would be asked of them",
-        INSTEAD_OF_WITNESSES,
+        QUORUM_HINT,
     );
     let recipient = &keys.qualifier_recipient;
     let is_recipient = recipient.len() == AGE_RECIPIENT_CHARS

@@ -524,9 +524,8 @@ fn authority_and_claims() {
     check_pointers(&[("/extensions", json!([extension(false), extension(false)]))], &["/extensions/1/name"]);
 }
 
-/// What no rule of this edition checks would be believed, and is not frozen.
 #[test]
-fn promises_that_no_rule_checks() {
+fn witnesses_that_could_not_be_asked() {
     let hint = |pointer: &str, value: &Value| {
         let mut fixture = Fixture::new();
         fixture.set(pointer, value.clone());
@@ -534,20 +533,32 @@ fn promises_that_no_rule_checks() {
         assert_eq!(found.len(), 1, "{found:?}");
         found[0].hint.clone()
     };
-    // A quorum is refused whether or not it could be reached.
-    assert!(hint("/keys/witness_quorum", &json!(1)).contains("`ledger verify-head`"));
-    check("/keys/witness_quorum", json!(1), &["/keys/witness_quorum: is 1; expected 0"]);
-    let public = KeyPair::from_seed(Role::Witness, &[9; 32], Digest::sha256([0; 32])).public_hex();
-    let witness = json!([{"name": "w", "public": public}]);
+    assert!(hint("/keys/witness_quorum", &json!(1)).contains("`ledger witness add`"));
+    check("/keys/witness_quorum", json!(1), &["/keys/witness_quorum: is 1; 0 witnesses are named"]);
+    let public = |seed| KeyPair::from_seed(Role::Witness, &[seed; 32], Digest::sha256([0; 32])).public_hex();
+    let witness = json!([{"name": "w", "public": public(9)}]);
     check_all(
-        &[("/keys/witnesses", witness.clone()), ("/keys/witness_quorum", json!(1))],
-        &["/keys/witness_quorum: is 1; expected 0"],
+        &[("/keys/witnesses", witness.clone()), ("/keys/witness_quorum", json!(2))],
+        &["/keys/witness_quorum: is 2; 1 witnesses are named"],
     );
     check(
         "/keys/witnesses",
-        witness,
+        witness.clone(),
         &["/keys/witness_quorum: is 0 although witnesses are named: nothing would be asked of them"],
     );
+    let named = json!([{"name": "a b", "public": public(9)}, {"name": "a b", "public": public(8)}]);
+    check_all(
+        &[("/keys/witnesses", named), ("/keys/witness_quorum", json!(1))],
+        &[
+            "/keys/witnesses/0/name: \"a b\" is no name of a key",
+            "/keys/witnesses/1/name: \"a b\" is no name of a key",
+            "/keys/witnesses/1/name: \"a b\" is the name of an earlier witness",
+        ],
+    );
+    // A contract that can be kept is frozen.
+    let mut fixture = Fixture::new();
+    fixture.set("/keys/witnesses", witness).set("/keys/witness_quorum", json!(1));
+    assert!(fixture.check().is_ok());
 }
 
 #[test]

@@ -61,7 +61,8 @@ pub struct PublicKey {
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WitnessKey {
-    /// Key name in cosignatures.
+    /// Key name in cosignatures, such as `witness.example/w1`: without white
+    /// space and `+`.
     pub name: String,
     /// 64 hex digits of the Ed25519 public key.
     pub public: String,
@@ -82,11 +83,10 @@ pub struct Keys {
     pub trainer: PublicKey,
     /// Signs reports and handoffs.
     pub validator: PublicKey,
-    /// How many of `witnesses` must cosign; 0 where none is named. Rules of
-    /// edition 2026.1 check no cosignature, so a freeze under it refuses more.
+    /// How many of `witnesses` must cosign one head that covers the end of the
+    /// run, and one before its first step; 0 where none is named.
     pub witness_quorum: u32,
-    /// Witnesses; empty: heads are kept only by the operator. Empty under
-    /// edition 2026.1.
+    /// Witnesses; empty: heads are kept only by the operator.
     pub witnesses: Vec<WitnessKey>,
 }
 

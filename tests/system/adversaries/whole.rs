@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use system_tests::programs::{self, LEDGER, TRAINER};
 use system_tests::run_folder::RunFolder;
+use system_tests::witnesses::{self, WitnessServer};
 
 use super::{Attacked, Kept};
 
@@ -42,23 +43,48 @@ pub(super) fn one_freeze_run_twice() -> Result<Attacked> {
     let identifier = |run: &RunFolder| -> Value { run.entries()[0]["run"].clone() };
     ensure!(identifier(&run) == identifier(&twin), "two runs");
     ensure!(run.entries() != twin.entries(), "one history");
-    let (kept, witness) = (Kept::of(&run)?, Kept::of(&twin)?);
-    Ok(Attacked { witness: Some(witness), ..Attacked::new(run, kept) })
+    let kept = Kept::of(&run)?;
+    // With a witness, who is shown one of them first.
+    let (first, server) = witnesses::frozen()?;
+    let _ = witnesses::add(&first, &server, &[]).expect_code(0);
+    let second = first.copy();
+    for folder in [&first, &second] {
+        let _ = folder.train().expect_code(0);
+    }
+    let _ = witnesses::add(&first, &server, &[]).expect_code(0);
+    let refused = witnesses::add(&second, &server, &[]);
+    ensure!(refused.code == 1, "the witness cosigned two histories: {refused}");
+    Ok(Attacked { witnessed: Some(second), ..Attacked::new(run, kept) })
 }
 
 /// Freezes and trains with a clock that stands a year back.
 pub(super) fn dated_back() -> Result<Attacked> {
     let run = RunFolder::tiny();
-    for (name, arguments) in
-        [(LEDGER, ["freeze", "contract.json", "--json"]), (TRAINER, ["run", "--ledger", "run.db"])]
-    {
-        let mut command = Command::new("faketime");
-        command.args(["-f", "-365d"]).arg(programs::program(name)).args(arguments);
-        command.current_dir(run.path()).env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env_remove("LEDGER_KEYS");
-        let output = command.output().context("faketime is not installed\nhint: apt-get install faketime")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{name} with another clock: {said}");
+    for act in DATED {
+        with_clock_back(&run, act)?;
     }
-    let (kept, witness) = (Kept::of(&run)?, Kept::of(&run)?);
-    Ok(Attacked { witness: Some(witness), ..Attacked::new(run, kept) })
+    let kept = Kept::of(&run)?;
+    // The witness has a clock of its own.
+    let witnessed = RunFolder::tiny();
+    let server = WitnessServer::start(&witnessed)?;
+    witnesses::name(&witnessed, &server);
+    for act in DATED {
+        with_clock_back(&witnessed, act)?;
+        let _ = witnesses::add(&witnessed, &server, &[]).expect_code(0);
+    }
+    Ok(Attacked { witnessed: Some(witnessed), ..Attacked::new(run, kept) })
+}
+
+/// Freeze and training.
+const DATED: [(&str, [&str; 3]); 2] =
+    [(LEDGER, ["freeze", "contract.json", "--json"]), (TRAINER, ["run", "--ledger", "run.db"])];
+
+fn with_clock_back(run: &RunFolder, (name, arguments): (&str, [&str; 3])) -> Result<()> {
+    let mut command = Command::new("faketime");
+    command.args(["-f", "-365d"]).arg(programs::program(name)).args(arguments);
+    command.current_dir(run.path()).env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env_remove("LEDGER_KEYS");
+    let output = command.output().context("faketime is not installed\nhint: apt-get install faketime")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} with another clock: {said}");
+    Ok(())
 }

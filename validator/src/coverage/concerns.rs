@@ -69,8 +69,8 @@ pub static CONCERNS: &[Concern] = &[
         "What decides a run is frozen and signed before anybody can look at an outcome.",
         &[
             "GL001", "GL002", "GL003", "GL004", "GL005", "GL006", "GL007", "GL008", "GL009", "GL010",
-            "GL011", "GL012", "GL101", "GL102", "GL103", "GL104", "GL105", "GL106", "GL107", "GL108",
-            "GL201", "GL209", "GL223", "GL308", "GL702",
+            "GL011", "GL012", "GL015", "GL016", "GL101", "GL102", "GL103", "GL104", "GL105", "GL106",
+            "GL107", "GL108", "GL201", "GL209", "GL223", "GL308", "GL702",
         ],
         &["GC101", "GC102", "GC103", "GC104", "GC105", "GC106", "GC107", "GC108", "GC110"],
     ),
@@ -208,7 +208,7 @@ pub static CONCERNS: &[Concern] = &[
     failure_mode(
         10,
         "Censored failures: the cost is that of the attempt, or of the run, that finished.",
-        &["GL202", "GL210", "GL211", "GL212", "GL216", "GL221", "GL709"],
+        &["GL014", "GL015", "GL202", "GL210", "GL211", "GL212", "GL216", "GL221", "GL709"],
         &["GC109", "GC111", "GC112", "GC121"],
     ),
     failure_mode(
@@ -226,7 +226,7 @@ pub static CONCERNS: &[Concern] = &[
     failure_mode(
         13,
         "A trainer that certifies itself, and calls what depends on it independent.",
-        &["GL007", "GL011", "GL102", "GL111", "GL112", "GL508", "GL703", "GL704"],
+        &["GL007", "GL011", "GL014", "GL102", "GL111", "GL112", "GL508", "GL703", "GL704"],
         &["GC111"],
     ),
     failure_mode(

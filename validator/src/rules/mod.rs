@@ -27,6 +27,9 @@ pub(crate) mod gl010_head_coverage;
 pub(crate) mod gl011_trusted_keys;
 pub(crate) mod gl012_entry_time;
 pub(crate) mod gl013_extensions;
+pub(crate) mod gl014_witness_quorum;
+pub(crate) mod gl015_witnessed_before_training;
+pub(crate) mod gl016_witness_times;
 pub(crate) mod gl101_contract_frozen;
 pub(crate) mod gl102_contract_signature;
 pub(crate) mod gl103_run_identity;
@@ -64,6 +67,9 @@ static EVIDENCE_RULES: &[&RuleInfo] = &[
     &gl011_trusted_keys::INFO,
     &gl012_entry_time::INFO,
     &gl013_extensions::INFO,
+    &gl014_witness_quorum::INFO,
+    &gl015_witnessed_before_training::INFO,
+    &gl016_witness_times::INFO,
     &gl101_contract_frozen::INFO,
     &gl102_contract_signature::INFO,
     &gl103_run_identity::INFO,

@@ -113,6 +113,10 @@ pub(crate) fn scope(
     TrustScope { classes, head_size, head_source, keys_compared }
 }
 
+/// A quorum at the end and before the first step: what a witness shows takes
+/// both. The second does not apply where the contract names none.
+const WITNESS_RULES: [&str; 2] = ["GL014", "GL015"];
+
 /// What one audit had.
 struct Evidence<'a> {
     head_source: HeadSource,
@@ -130,7 +134,10 @@ impl Evidence<'_> {
         let not_shown = |lacks: &str| (Reach::NotShown, Some(lacks.to_owned()));
         match way.shown_by {
             ShownBy::NotAtAll => return not_shown("no evidence that an audit could read shows it"),
-            ShownBy::Witness => return not_shown("a witness who keeps every head and compares them"),
+            ShownBy::Witness if self.is_witnessed() => return (Reach::Shown, None),
+            ShownBy::Witness => {
+                return not_shown("cosignatures of witnesses that the contract names (`ledger witness add`)");
+            }
             ShownBy::ExternalHead if way.keys_show_it && self.keys_compared => return (Reach::Shown, None),
             ShownBy::ExternalHead if self.head_source == HeadSource::Database => {
                 let keys = if way.keys_show_it { ", or public keys (--trust FILE)" } else { "" };
@@ -145,6 +152,14 @@ impl Evidence<'_> {
             (ShownBy::ExternalHead, HeadSource::Beside) => (Reach::ShownUnlessHeadFileToo, None),
             _ => (Reach::Shown, None),
         }
+    }
+
+    /// Whether the contract's witnesses cosigned the run from before its first
+    /// step to its end.
+    fn is_witnessed(&self) -> bool {
+        WITNESS_RULES
+            .iter()
+            .all(|code| self.rules.iter().any(|rule| rule.code == *code && rule.status == RuleStatus::Passed))
     }
 
     /// The rules of a way, where none of them ran.
@@ -181,8 +196,7 @@ mod tests {
                 for code in way.rules {
                     assert!(rules::find(code).is_some(), "{name} names {code}, which is no rule");
                 }
-                // What a witness compares may be dates, which no rule reads.
-                let needs_rules = matches!(way.shown_by, ShownBy::Alone | ShownBy::ExternalHead);
+                let needs_rules = way.shown_by != ShownBy::NotAtAll;
                 assert!(!needs_rules || !way.rules.is_empty(), "{name} is shown by no rule");
                 let has_extras = way.keys_show_it || way.is_warning;
                 assert!(way.shown_by != ShownBy::NotAtAll || !has_extras, "{name} contradicts itself");

@@ -176,7 +176,9 @@ pub const CLASSES: &[AdversaryClass] = &[
                 what: "The clock stands in the past for the whole of the run",
                 holds: "the recording machine",
                 shown_by: Witness,
-                why: "No entry knows another clock; somebody else's date of each head bounds when it was signed",
+                is_warning: true,
+                rules: &["GL016"],
+                why: "No entry knows another clock; a witness that the contract names dates each head by its own",
                 ..WAY
             },
         ],
@@ -189,8 +191,8 @@ pub const CLASSES: &[AdversaryClass] = &[
             what: "The frozen ledger is copied, run twice, and each reader is shown another one, with its heads",
             holds: TRAINER,
             shown_by: Witness,
-            rules: &["GL009"],
-            why: "Each is whole, and agrees with every head that its reader was given; the heads disagree with each other",
+            rules: &["GL014"],
+            why: "Each is whole, and agrees with every head that its reader was given; a witness that the contract names cosigns one of them",
             ..WAY
         }],
     },

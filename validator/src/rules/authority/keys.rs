@@ -1,9 +1,10 @@
-//! Roles have keys of their own, and nobody's cosignature is believed.
+//! Roles have keys of their own, and witnesses are named so that they can be asked.
 
 use schemas::report::Route;
 
 use crate::ed25519::PublicKey;
 use crate::frozen::Frozen;
+use crate::note::is_name;
 use crate::rule::{At, Check, Outcome};
 use crate::rules::common::{at_end, declare_rule};
 
@@ -14,8 +15,8 @@ declare_rule!(
         code: "GL703",
         name: "distinct-keys",
         what: "Owner, trainer, validator, qualifier and witnesses have different keys, and the witness quorum can be reached. Witnesses have \
-               names and usable keys and are not named without a quorum; the set is sealed to an age recipient. A quorum above 0 is not evaluated: \
-               this edition does not check cosignatures.",
+               usable keys under different names, each of which can stand in a signed note, and are not named without a quorum; the set is sealed \
+               to an age recipient.",
         why: "One key in two roles signs its own homework: the trainer could issue the report or the qualification of its own run. \
               Witnesses that nobody asked vouch for nothing.",
         remedy: "Make a key for each role with `ledger keygen` and freeze again.",
@@ -75,26 +76,24 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
                 let at = At::place(format!("contract /keys/witnesses/{index}/public"));
                 sink.rejected(at, "a witness has no usable key", "an Ed25519 public key", error);
             }
-            if witness.name.trim().is_empty() {
-                let at = At::place(format!("contract /keys/witnesses/{index}/name"));
-                sink.rejected(at, "a witness has no name", "its name in cosignatures", "nothing");
+            let at = || At::place(format!("contract /keys/witnesses/{index}/name"));
+            if !is_name(&witness.name) {
+                let expected = "its name in cosignatures, without white space and `+`";
+                sink.rejected(
+                    at(),
+                    "a witness has a name that no signed note can hold",
+                    expected,
+                    &witness.name,
+                );
+            }
+            if keys.witnesses[..index].iter().any(|other| other.name == witness.name) {
+                sink.rejected(at(), "two witnesses have one name", "a name for each", &witness.name);
             }
         }
         if !is_age_recipient(&keys.qualifier_recipient) {
             let at = At::place("contract /keys/qualifier_recipient");
             let message = "the qualification set is sealed to nobody: this is no age recipient";
             sink.rejected(at, message, "age1 and 58 characters", &keys.qualifier_recipient);
-        }
-        if keys.witness_quorum > 0 {
-            let at = At::place("contract /keys/witness_quorum").remedy(
-                "Freeze with a quorum of 0 and no witness, let somebody else keep a head, and compare it with `ledger verify-head`.",
-            );
-            sink.not_evaluated(
-                at,
-                "this edition does not check whether witnesses cosigned the heads",
-                "0",
-                keys.witness_quorum,
-            );
         }
         Outcome::Checked(named.len() as u64)
     })

@@ -1,9 +1,8 @@
 //! False runs for `GL7xx`.
 
 use schemas::body::{AmendmentDet, AnomalyDet, AnomalyObs, Body, FaultInjectedDet, Halves, Kind, Nothing};
-use schemas::contract::{Contract, FaultKind, FaultPhase, PlannedFault, Recovery, WitnessKey};
+use schemas::contract::{FaultKind, FaultPhase, PlannedFault, Recovery};
 use schemas::data::Split;
-use schemas::digest::encode_hex;
 use schemas::finding::{Effect, Severity};
 use schemas::ids::WorkerId;
 use schemas::number::DecimalU64;
@@ -11,7 +10,7 @@ use schemas::report::{RuleStatus, Verdict};
 
 use super::attempts::body;
 use super::{Mutation, changed, error, note, warning};
-use crate::fixture::{Fixture, RunBuilder, StoredRun, honest_run, signing_key};
+use crate::fixture::{Fixture, RunBuilder, StoredRun, honest_run, name_witnesses};
 
 /// Appends an entry before the run's end; an injection before its step.
 fn insert(fixture: &mut Fixture, body: Body) {
@@ -59,23 +58,14 @@ fn a_fault_that_acts_as_planned_passes() {
     assert_eq!(status, RuleStatus::Passed, "{findings:#?}");
 }
 
-/// One witness, who has to cosign.
-fn witnessed(contract: &mut Contract) {
-    let public = encode_hex(signing_key(5).verifying_key().as_bytes());
-    contract.keys.witnesses.push(WitnessKey { name: "a neighbour".to_owned(), public });
-    contract.keys.witness_quorum = 1;
-}
-
 #[test]
-fn what_no_rule_checks_is_never_accepted() {
-    let check = |code: &str, change: fn(&mut Contract)| {
-        let report = StoredRun::new(RunBuilder::new().contract(change).build()).audit();
-        assert_eq!(report.verdict, Verdict::NotEvaluated, "{code}: {:#?}", report.findings);
-        let unevaluated = report.rules.iter().filter(|rule| rule.status == RuleStatus::NotEvaluated);
-        let codes: Vec<&str> = unevaluated.map(|rule| rule.code.as_str()).collect();
-        assert_eq!(codes, [code]);
-    };
-    check("GL703", witnessed);
+fn witnesses_whose_cosignatures_are_not_at_hand_are_never_accepted() {
+    let builder = RunBuilder::new().contract(|contract| name_witnesses(contract, 1, 1));
+    let report = StoredRun::new(builder.build()).audit();
+    assert_eq!(report.verdict, Verdict::NotEvaluated, "{:#?}", report.findings);
+    let unevaluated = report.rules.iter().filter(|rule| rule.status == RuleStatus::NotEvaluated);
+    let codes: Vec<&str> = unevaluated.map(|rule| rule.code.as_str()).collect();
+    assert_eq!(codes, ["GL014", "GL015", "GL016"]);
 }
 
 #[test]
@@ -114,7 +104,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         changed(|f| f.frozen.contract.keys.qualifier.public = f.frozen.contract.keys.trainer.public.clone())
     }),
     error("GL703", "a quorum of nobody", || changed(|f| f.frozen.contract.keys.witness_quorum = 1)),
-    error("GL703", "cosignatures that nobody checks", || changed(|f| witnessed(&mut f.frozen.contract))),
+    error("GL703", "a witness whose name no note can hold", || {
+        changed(|f| {
+            name_witnesses(&mut f.frozen.contract, 1, 1);
+            f.frozen.contract.keys.witnesses[0].name = "a neighbour".to_owned();
+        })
+    }),
+    error("GL703", "two witnesses of one name", || {
+        changed(|f| {
+            name_witnesses(&mut f.frozen.contract, 2, 1);
+            f.frozen.contract.keys.witnesses[1].name = f.frozen.contract.keys.witnesses[0].name.clone();
+        })
+    }),
     note("GL704", "keys of one host", || {
         changed(|f| f.frozen.contract.keys.qualifier.host = f.frozen.contract.keys.trainer.host)
     }),

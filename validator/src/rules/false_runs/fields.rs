@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use schemas::body::{Body, Credit};
-use schemas::contract::{Contract, CreditRule, WitnessKey};
+use schemas::contract::{Contract, CreditRule};
 use schemas::digest::Digest;
 use schemas::entry::{Entry, Extension};
 use schemas::ids::{IdempotencyKey, RunId};
@@ -25,7 +25,8 @@ use super::{attempts, changed, check_table, checkpoints, evaluation, faults, mem
 use super::{retention, scaling, stateful, statistical, warm_start, workers};
 use crate::derive::shares;
 use crate::fixture::{
-    Fixture, NONCE, RunBuilder, StoredRun, asynchronous, blake3_of, contract_json, honest_run,
+    Fixture, NONCE, RunBuilder, StoredRun, WITNESSES, asynchronous, blake3_of, contract_json, honest_run,
+    name_witnesses,
 };
 
 /// A run by its name.
@@ -75,14 +76,7 @@ static BASES: &[Base] = &[
             c.extensions.push(Extension { critical: false, name, schema_digest, value: json!({}) });
         })
     }),
-    ("a run with a witness", || {
-        under(|c| {
-            let public =
-                schemas::digest::encode_hex(crate::fixture::signing_key(9).verifying_key().as_bytes());
-            c.keys.witnesses.push(WitnessKey { name: "witness".to_owned(), public });
-            c.keys.witness_quorum = 1;
-        })
-    }),
+    ("a run with a witness", || under(|c| name_witnesses(c, 1, 1))),
 ];
 
 fn under(change: impl FnOnce(&mut Contract)) -> Fixture {
@@ -128,7 +122,13 @@ fn stored(mut fixture: Fixture, text: &str) -> StoredRun {
         entry.header.idem = IdempotencyKey(format!("{:032x}", entry.index));
     }
     (fixture.frozen.run, fixture.frozen.digest) = (run, digest);
-    StoredRun::with_contract(fixture, text.to_owned())
+    let has_witness = !fixture.frozen.contract.keys.witnesses.is_empty();
+    let stored = StoredRun::with_contract(fixture, text.to_owned());
+    if has_witness {
+        // Whoever the contract names: the witness who stood by is this one.
+        stored.write_cosigned(&stored.all_cosigned(&WITNESSES[..1]));
+    }
+    stored
 }
 
 fn replace(text: &str, names: &[(String, String)]) -> String {

@@ -20,7 +20,8 @@ use super::{check_table, evaluation};
 use crate::coverage::FIRST_OF_RUNS;
 use crate::evidence::ValNumbers;
 use crate::fixture::{
-    Fixture, RunBuilder, StoredRun, VALIDATOR, honest_run, json, signed_envelope, signing_key,
+    Fixture, RunBuilder, StoredRun, VALIDATOR, WITNESSES, cosigned, honest_run, json, name_witnesses,
+    signed_envelope, signing_key, witness_name,
 };
 use crate::rules::catalogue;
 use crate::val_numbers::ValPredicate;
@@ -113,6 +114,20 @@ fn with_handoff(is_root_kept: bool) -> Report {
     StoredRun::new(fixture).audit()
 }
 
+/// A run under a contract that asks two witnesses for both of their cosignatures.
+fn under_witnesses() -> Fixture {
+    RunBuilder::new().contract(|contract| name_witnesses(contract, 2, 2)).build()
+}
+
+/// Such a ledger with the heads that they cosigned.
+fn witnessed(change: impl FnOnce(&mut Vec<String>)) -> Report {
+    let run = StoredRun::new(under_witnesses());
+    let mut notes = run.all_cosigned(&WITNESSES);
+    change(&mut notes);
+    run.write_cosigned(&notes);
+    run.audit()
+}
+
 /// What an audit says of a ledger, by the ledger's name.
 type Passing = (&'static str, fn() -> Report);
 
@@ -125,6 +140,7 @@ static PASSING: &[Passing] = &[
     ("a ledger with val numbers of the qualifier", || with_numbers(2)),
     ("a ledger with its saved report", || with_report(VALIDATOR)),
     ("a ledger with a handoff", || with_handoff(true)),
+    ("a ledger that its witnesses stood by", || witnessed(|_| {})),
 ];
 
 static FAILING: &[Failing] = &[
@@ -163,6 +179,20 @@ static FAILING: &[Failing] = &[
             contract.extensions.push(Extension { critical: false, name, schema_digest, value });
         });
         StoredRun::new(builder.build()).audit()
+    }),
+    fails("GL014", "a quorum that is short of one", || {
+        witnessed(|notes| notes.retain(|note| !note.contains(&witness_name(WITNESSES[1]))))
+    }),
+    fails("GL015", "witnesses who came behind the first step", || {
+        witnessed(|notes| _ = notes.drain(..notes.len() - 2))
+    }),
+    fails("GL016", "a clock that stands before the entries'", || {
+        let run = StoredRun::new(under_witnesses());
+        let early = |(size, note): &(u64, String)| cosigned(note, WITNESSES[0], run.second_of(*size) - 3600);
+        let mut notes: Vec<String> = run.notes.iter().map(early).collect();
+        notes.extend(run.all_cosigned(&WITNESSES[1..]));
+        run.write_cosigned(&notes);
+        run.audit()
     }),
     fails("GL101", "another digest than the contract's", || {
         changed(|fixture| fixture.frozen.contract.name.push('x'))
@@ -232,8 +262,8 @@ fn every_rule_over_bytes_has_a_ledger_that_passes_and_one_that_fails() {
         let is_told = |severity| {
             report.findings.iter().any(|finding| finding.code == *code && finding.severity == severity)
         };
-        // A clock that goes back is suspicious and changes no verdict.
-        let is_warning = *code == "GL012";
+        // Clocks that contradict are suspicious and change no verdict.
+        let is_warning = matches!(*code, "GL012" | "GL016");
         assert!(
             is_told(if is_warning { Severity::Warning } else { Severity::Error }),
             "{code} does not see {name}: {:#?}",
