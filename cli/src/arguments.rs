@@ -9,6 +9,7 @@ use schemas::data::LicenseClass;
 use crate::campaign_arguments::CampaignArguments;
 use crate::commands::diff::DiffArguments;
 use crate::commands::trust::TrustArguments;
+use crate::export_arguments::FormatArguments;
 use crate::preset::Preset;
 
 /// Freezes what a training run is, records it, and checks the claim afterwards.
@@ -42,7 +43,12 @@ pub(crate) enum Command {
     Query(QueryArguments),
     /// Check a signed head against the stored entries.
     VerifyHead(VerifyHeadArguments),
-    /// Export entries, heads, proofs and artifacts as text, or check an export.
+    /// Export entries, heads, proofs and artifacts as text, or check an export;
+    /// or write what an audit says in the format of another tool.
+    ///
+    /// Exit codes: 0 written, or checked; 1 the export does not hold, or the
+    /// format states that a run is in order and this one was not accepted; 2 it
+    /// could not run.
     Export(ExportArguments),
     /// Make a ledger of an export again, or append to one what it lacks of it.
     ///
@@ -358,14 +364,15 @@ pub(crate) struct VerifyHeadArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("what").required(true).args(["output", "check"])))]
 pub(crate) struct ExportArguments {
     /// The ledger: `run.db`.
     #[arg(required_unless_present = "check")]
     pub(crate) ledger: Option<PathBuf>,
-    /// Folder to make.
-    #[arg(long, value_name = "DIR")]
+    /// Folder to make; with --format one that exists takes new files too.
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["check", "format"])]
     pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) other: FormatArguments,
     /// Check an exported folder instead; needs --trust.
     #[arg(long, value_name = "DIR", conflicts_with = "ledger", requires = "trust")]
     pub(crate) check: Option<PathBuf>,

@@ -47,8 +47,18 @@ fn every_member_is_known_to_these_tests() -> Result<()> {
     let metadata = metadata()?;
     let members: BTreeSet<&str> =
         metadata.workspace_packages().into_iter().map(|package| package.name.as_str()).collect();
-    let known =
-        ["cli", "corpus", "evaluator", "ledger", "schemas", "system-tests", "trainer", "validator", "web"];
+    let known = [
+        "cli",
+        "corpus",
+        "evaluator",
+        "exports",
+        "ledger",
+        "schemas",
+        "system-tests",
+        "trainer",
+        "validator",
+        "web",
+    ];
     assert_eq!(members, BTreeSet::from(known), "a new crate needs its place among the dependency directions");
     Ok(())
 }
@@ -96,10 +106,17 @@ fn web_computes_no_verdict() -> Result<()> {
 }
 
 #[test]
+fn exports_computes_no_verdict() -> Result<()> {
+    check_is_built_without(&metadata()?, "exports", |name| {
+        ["validator", "trainer", "evaluator", "cli", "web"].contains(&name)
+    })
+}
+
+#[test]
 fn burn_stays_in_the_trainer() -> Result<()> {
     let metadata = metadata()?;
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli"] {
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "cli"] {
         check_is_built_without(&metadata, name, is_burn)?;
         let locked = locked_closure(&packages, name)?;
         let found: Vec<&String> = locked.iter().filter(|other| is_burn(other)).collect();
@@ -113,7 +130,7 @@ fn burn_stays_in_the_trainer() -> Result<()> {
 #[test]
 fn object_store_stays_in_the_trainer() -> Result<()> {
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli"] {
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "cli"] {
         let locked = locked_closure(&packages, name)?;
         for other in ["object_store", "reqwest", "rustls"] {
             assert!(!locked.contains(other), "{name} can pull in {other}");
