@@ -16,10 +16,14 @@ mod error;
 mod evidence;
 mod files;
 pub mod in_toto;
+pub mod model_signing;
+pub mod ro_crate;
+pub mod slsa;
 mod statement;
 pub mod time;
 
 pub use document::{Document, write_documents};
 pub use error::ExportError;
-pub use evidence::{Attempt, Candidate, Ended, Evidence};
+pub use evidence::{Attempt, Candidate, Checkpoint, Ended, Evidence};
 pub use files::{HashedFile, candidate_files, hash_file};
+pub use statement::file_subject;
