@@ -11,6 +11,7 @@ use crate::commands::diff::DiffArguments;
 use crate::commands::proof::ProofArguments;
 use crate::commands::trust::TrustArguments;
 use crate::commands::witness::WitnessArguments;
+use crate::export_arguments::FormatArguments;
 use crate::preset::Preset;
 
 /// Freezes what a training run is, records it, and checks the claim afterwards.
@@ -44,7 +45,12 @@ pub(crate) enum Command {
     Query(QueryArguments),
     /// Check a signed head against the stored entries.
     VerifyHead(VerifyHeadArguments),
-    /// Export entries, heads, proofs and artifacts as text, or check an export.
+    /// Export entries, heads, proofs and artifacts as text, or check an export;
+    /// or write what an audit says in the format of another tool.
+    ///
+    /// Exit codes: 0 written, or checked; 1 the export does not hold, or the
+    /// format states that a run is in order and this one was not accepted; 2 it
+    /// could not run.
     Export(ExportArguments),
     /// Make a ledger of an export again, or append to one what it lacks of it.
     ///
@@ -231,6 +237,9 @@ impl From<LicenseArgument> for LicenseClass {
 
 #[derive(Debug, Args)]
 pub(crate) struct KeygenArguments {
+    /// Make the ECDSA P-256 key that signs models for OpenSSF model signing, in PEM; that format takes no Ed25519 key.
+    #[arg(long, conflicts_with = "role")]
+    pub(crate) model_signing: bool,
     /// Role [default: owner, trainer, validator and qualifier, as far as missing].
     #[arg(long, value_enum)]
     pub(crate) role: Vec<RoleArgument>,
@@ -366,17 +375,18 @@ pub(crate) struct VerifyHeadArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("what").required(true).args(["output", "tiles", "check"])))]
 pub(crate) struct ExportArguments {
     /// The ledger: `run.db`.
     #[arg(required_unless_present = "check")]
     pub(crate) ledger: Option<PathBuf>,
-    /// Folder to make.
-    #[arg(long, value_name = "DIR")]
+    /// Folder to make; with --format one that exists takes new files too.
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["check", "format", "tiles"], conflicts_with = "check")]
     pub(crate) output: Option<PathBuf>,
     /// Folder to make of tiles (c2sp.org/tlog-tiles) instead, which any web server can serve.
-    #[arg(long, value_name = "DIR", requires = "ledger")]
+    #[arg(long, value_name = "DIR", requires = "ledger", conflicts_with_all = ["check", "format", "output"])]
     pub(crate) tiles: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) other: FormatArguments,
     /// Check an exported folder instead; needs --trust.
     #[arg(long, value_name = "DIR", conflicts_with = "ledger", requires = "trust")]
     pub(crate) check: Option<PathBuf>,

@@ -51,6 +51,7 @@ fn every_member_is_known_to_these_tests() -> Result<()> {
         "cli",
         "corpus",
         "evaluator",
+        "exports",
         "ledger",
         "schemas",
         "system-tests",
@@ -113,10 +114,17 @@ fn web_computes_no_verdict() -> Result<()> {
 }
 
 #[test]
+fn exports_computes_no_verdict() -> Result<()> {
+    check_is_built_without(&metadata()?, "exports", |name| {
+        ["validator", "trainer", "evaluator", "cli", "web"].contains(&name)
+    })
+}
+
+#[test]
 fn burn_stays_in_the_trainer() -> Result<()> {
     let metadata = metadata()?;
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "witness", "cli"] {
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "witness", "cli"] {
         check_is_built_without(&metadata, name, is_burn)?;
         let locked = locked_closure(&packages, name)?;
         let found: Vec<&String> = locked.iter().filter(|other| is_burn(other)).collect();
@@ -130,7 +138,7 @@ fn burn_stays_in_the_trainer() -> Result<()> {
 #[test]
 fn object_store_stays_in_the_trainer() -> Result<()> {
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "witness", "cli"] {
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "witness", "cli"] {
         let locked = locked_closure(&packages, name)?;
         for other in ["object_store", "reqwest"] {
             assert!(!locked.contains(other), "{name} can pull in {other}");

@@ -13,6 +13,9 @@ use crate::failure::{Failure, OrFail};
 use crate::output::{count, print, print_json, say};
 
 pub(crate) fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
+    if let (Some(format), Some(ledger)) = (arguments.other.format, &arguments.ledger) {
+        return super::export_format::run(arguments, ledger, format);
+    }
     if let (Some(folder), Some(trust)) = (&arguments.check, &arguments.trust) {
         let keys = trusted_keys(trust)?;
         let hint = "compare with another copy, or export again";

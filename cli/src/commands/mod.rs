@@ -5,6 +5,7 @@ mod campaign;
 mod coverage;
 pub(crate) mod diff;
 mod export;
+mod export_format;
 mod freeze;
 mod get;
 mod handoff;
