@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ledger::frozen::FrozenContract;
+use ledger::FrozenContract;
 use ledger::reader::Reader;
 use ledger::tree::{Frontier, leaf_hash};
 use schemas::body::{

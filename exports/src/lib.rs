@@ -16,7 +16,11 @@ mod error;
 mod evidence;
 mod files;
 pub mod in_toto;
+pub mod mlflow;
+pub mod mlperf;
+pub mod openmetrics;
 mod statement;
+mod text;
 pub mod time;
 
 pub use document::{Document, write_documents};

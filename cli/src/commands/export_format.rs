@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use exports::{Document, Evidence, ExportError, in_toto, write_documents};
+use exports::{Document, Evidence, ExportError, in_toto, mlperf, openmetrics, write_documents};
 use ledger::keys::KeyPair;
 use schemas::report::Verdict;
 use serde_json::json;
@@ -18,6 +18,9 @@ use crate::failure::{Failure, OrFail};
 use crate::output::{blake3_of, print, print_json, say};
 
 pub(super) fn run(arguments: &ExportArguments, ledger: &Path, format: ExportFormat) -> Result<u8, Failure> {
+    if format == ExportFormat::Mlflow {
+        return super::export_mlflow::run(arguments, ledger);
+    }
     let folder = arguments.output.clone().ok_or_else(|| {
         Failure::new(
             "no folder is named",
@@ -27,6 +30,9 @@ pub(super) fn run(arguments: &ExportArguments, ledger: &Path, format: ExportForm
     let evidence = gather(arguments, ledger)?;
     let documents = match format {
         ExportFormat::InToto => in_toto::documents(&evidence, &signer(arguments, &evidence)?),
+        ExportFormat::Mlperf => mlperf::documents(&evidence),
+        // MLflow's has returned above; it makes no documents.
+        ExportFormat::Openmetrics | ExportFormat::Mlflow => openmetrics::documents(&evidence),
     };
     let documents = documents.map_err(refused)?;
     let paths = write_documents(&folder, &documents).map_err(refused)?;
@@ -35,7 +41,7 @@ pub(super) fn run(arguments: &ExportArguments, ledger: &Path, format: ExportForm
 }
 
 /// Audits the run and reads the record that was audited.
-fn gather(arguments: &ExportArguments, ledger: &Path) -> Result<Evidence, Failure> {
+pub(super) fn gather(arguments: &ExportArguments, ledger: &Path) -> Result<Evidence, Failure> {
     let report = audit(&AuditRequest {
         ledger: ledger.to_owned(),
         head: arguments.other.head.clone(),
