@@ -263,13 +263,29 @@ fn header(log: &mut Log, evidence: &Evidence, time_ms: u64) -> Result<(), Export
     point("max_steps", json!(max_steps), json!({}));
     point("train_samples", json!(num_examples(contract.data.train_examples.num_bytes)), json!({}));
     point("eval_samples", json!(eval_samples(contract)), json!({}));
-    let precision = match contract.numerics.compute_dtype {
+    let numerics = &contract.numerics;
+    for (place, dtype) in [
+        ("linear", numerics.compute_dtype),
+        ("attn", numerics.compute_dtype),
+        ("comm", numerics.accumulation_dtype),
+    ] {
+        point(&format!("lowest_numerical_precision_in_{place}"), json!(precision(dtype)), json!({}));
+    }
+    // The only topology that a contract has shares examples and nothing else.
+    for what in ["tensor", "pipeline", "context", "expert"] {
+        point(&format!("{what}_parallelism"), json!(1), json!({}));
+    }
+    point("config_filename", json!("contract.json"), json!({}));
+    optimizer(evidence, &mut point)
+}
+
+/// MLPerf's name of an element type.
+const fn precision(dtype: Dtype) -> &'static str {
+    match dtype {
         Dtype::F32 => "fp32",
         Dtype::Bf16 => "bfloat16",
         Dtype::F16 => "fp16",
-    };
-    point("lowest_numerical_precision_in_linear", json!(precision), json!({}));
-    optimizer(evidence, &mut point)
+    }
 }
 
 /// Records of an example table of so many bytes.

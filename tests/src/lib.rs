@@ -16,6 +16,7 @@ pub mod proxy;
 pub mod random;
 pub mod run_folder;
 pub mod spdx;
+pub mod tracking;
 
 use std::path::{Path, PathBuf};
 
