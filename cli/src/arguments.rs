@@ -229,6 +229,9 @@ impl From<LicenseArgument> for LicenseClass {
 
 #[derive(Debug, Args)]
 pub(crate) struct KeygenArguments {
+    /// Make the ECDSA P-256 key that signs models for OpenSSF model signing, in PEM; that format takes no Ed25519 key.
+    #[arg(long, conflicts_with = "role")]
+    pub(crate) model_signing: bool,
     /// Role [default: owner, trainer, validator and qualifier, as far as missing].
     #[arg(long, value_enum)]
     pub(crate) role: Vec<RoleArgument>,
@@ -369,7 +372,7 @@ pub(crate) struct ExportArguments {
     #[arg(required_unless_present = "check")]
     pub(crate) ledger: Option<PathBuf>,
     /// Folder to make; with --format one that exists takes new files too.
-    #[arg(long, value_name = "DIR", required_unless_present_any = ["check", "format"])]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["check", "format"], conflicts_with = "check")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) other: FormatArguments,

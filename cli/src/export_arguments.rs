@@ -18,6 +18,15 @@ pub(crate) enum ExportFormat {
     Mlperf,
     /// OpenMetrics text, the updates with their times.
     Openmetrics,
+    /// The selected candidate of an accepted run, signed as OpenSSF model
+    /// signing defines it: a Sigstore bundle, and the key that verifies it.
+    ModelSigning,
+    /// The run's folder as a research object: ro-crate-metadata.json in it, with
+    /// one action for every attempt.
+    RoCrate,
+    /// SLSA provenance v1 of the selected candidate of an accepted run, in DSSE,
+    /// signed by the validator.
+    Slsa,
 }
 
 impl ExportFormat {
@@ -35,6 +44,9 @@ pub(crate) struct FormatArguments {
     /// Folder of the validator's key [default: $LEDGER_KEYS, else `keys` beside the ledger].
     #[arg(long, value_name = "DIR", requires = "format")]
     pub(crate) keys: Option<PathBuf>,
+    /// ECDSA P-256 key in PEM that signs the model [default: `model-signing.pem` in the key folder].
+    #[arg(long, value_name = "FILE", requires = "format")]
+    pub(crate) model_key: Option<PathBuf>,
     /// A head that was kept elsewhere [default: `<ledger>.head`].
     #[arg(long, value_name = "FILE", requires = "format")]
     pub(crate) head: Option<PathBuf>,

@@ -19,7 +19,7 @@ use schemas::digest::{Digest, encode_hex};
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CandidateId, CheckpointId};
 use schemas::number::Float;
-use schemas::report::{Report, Verdict};
+use schemas::report::{Report, SelectedCandidate, Verdict};
 
 use crate::ExportError;
 
@@ -82,6 +82,21 @@ pub struct Candidate {
     pub value: Float,
 }
 
+/// A checkpoint that was durably committed, whatever became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Attempt that saved it.
+    pub attempt: Option<AttemptId>,
+    /// Which checkpoint.
+    pub checkpoint: CheckpointId,
+    /// BLAKE3 of its manifest.
+    pub manifest: Digest,
+    /// Its folder relative to the ledger's.
+    pub path: String,
+    /// Its step.
+    pub step: u64,
+}
+
 /// How the run as a whole ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
@@ -100,16 +115,22 @@ pub struct Ended {
 /// The record of a run with the report of an audit of it.
 #[derive(Debug)]
 pub struct Evidence {
+    /// Digests of the files that the ledger stores.
+    pub artifacts: BTreeSet<Digest>,
     /// Every process start, in order.
     pub attempts: Vec<Attempt>,
     /// Every candidate, in the order of admission.
     pub candidates: Vec<Candidate>,
+    /// Every checkpoint, in the order of commits.
+    pub checkpoints: Vec<Checkpoint>,
     /// The frozen contract.
     pub contract: FrozenContract,
     /// What data there is.
     pub data: DataManifest,
     /// How the run ended; none where it did not.
     pub ended: Option<Ended>,
+    /// Time of the freeze in microseconds.
+    pub frozen_us: u64,
     /// What the audit said.
     pub report: Report,
     /// Time of `run.start` in microseconds; none before it.
@@ -138,6 +159,10 @@ impl Evidence {
             let expected = report.contract.map_or_else(|| "no contract".to_owned(), |it| it.to_string());
             return Err(not_audited(expected, contract.digest.to_string()));
         }
+        if let Some(since) = &report.since {
+            let expected = "everything".to_owned();
+            return Err(not_audited(expected, format!("an audit that went on from {}", since.report)));
+        }
         let mut pass = Pass::default();
         let mut frontier = Frontier::new();
         for row in reader.rows(0) {
@@ -160,16 +185,28 @@ impl Evidence {
         let manifest =
             manifest.ok_or_else(|| ExportError::Lacks { path: ledger.to_owned(), what: "data manifest" })?;
         let data: DataManifest = serde_json::from_slice(&reader.artifact(&manifest)?)?;
-        let Pass { attempts, mut candidates, committed, ended, selected, started_us } = pass;
+        let artifacts = reader.artifacts()?.into_iter().collect();
+        let Pass { attempts, mut candidates, checkpoints, ended, frozen_us, selected, started_us } = pass;
         for candidate in &mut candidates {
             candidate.selected = selected.contains(&candidate.candidate);
-            if let Some((path, manifest)) = committed.get(&candidate.checkpoint) {
-                candidate.path = Some(path.clone());
-                candidate.manifest = Some(*manifest);
+            if let Some(saved) = checkpoints.iter().find(|it| it.checkpoint == candidate.checkpoint) {
+                candidate.path = Some(saved.path.clone());
+                candidate.manifest = Some(saved.manifest);
             }
         }
-        let attempts = attempts.into_values().collect();
-        Ok(Self { attempts, candidates, contract, data, ended, report, started_us, reader })
+        Ok(Self {
+            artifacts,
+            attempts: attempts.into_values().collect(),
+            candidates,
+            checkpoints,
+            contract,
+            data,
+            ended,
+            frozen_us,
+            report,
+            started_us,
+            reader,
+        })
     }
 
     /// The ledger, opened at the moment of [`Evidence::gather`].
@@ -202,6 +239,19 @@ impl Evidence {
         Err(ExportError::NotAccepted { path, verdict, format })
     }
 
+    /// The candidate that the audit found to be selected.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn require_selected(&self) -> Result<&SelectedCandidate, ExportError> {
+        self.report.selected.as_ref().ok_or_else(|| self.lacks("selected candidate"))
+    }
+
+    /// Something that a format needs and the run does not have.
+    pub(crate) fn lacks(&self, what: &'static str) -> ExportError {
+        ExportError::Lacks { path: self.path(), what }
+    }
+
     pub(crate) fn path(&self) -> PathBuf {
         self.reader.path().to_owned()
     }
@@ -213,8 +263,9 @@ impl Evidence {
 struct Pass {
     attempts: BTreeMap<AttemptId, Attempt>,
     candidates: Vec<Candidate>,
-    committed: BTreeMap<CheckpointId, (String, Digest)>,
+    checkpoints: Vec<Checkpoint>,
     ended: Option<Ended>,
+    frozen_us: u64,
     selected: BTreeSet<CandidateId>,
     started_us: Option<u64>,
 }
@@ -258,6 +309,7 @@ impl Pass {
             }
         }
         match &entry.body {
+            Body::ContractFrozen(_) => self.frozen_us = entry.time_us,
             Body::RunStart(_) => self.started_us = self.started_us.or(Some(entry.time_us)),
             Body::RunEnd(body) => {
                 self.ended = Some(Ended {
@@ -269,8 +321,13 @@ impl Pass {
                 });
             }
             Body::CheckpointDurablyCommitted(body) => {
-                let committed = (body.obs.path.clone(), body.obs.manifest);
-                self.committed.insert(body.obs.checkpoint.clone(), committed);
+                self.checkpoints.push(Checkpoint {
+                    attempt: entry.header.attempt,
+                    checkpoint: body.obs.checkpoint.clone(),
+                    manifest: body.obs.manifest,
+                    path: body.obs.path.clone(),
+                    step: body.det.step,
+                });
             }
             Body::CandidateAdmitted(body) => self.candidates.push(Candidate {
                 attempt: entry.header.attempt,
@@ -289,5 +346,17 @@ impl Pass {
             }
             _ => {}
         }
+    }
+}
+
+/// The name of an outcome in JSON.
+pub(crate) const fn outcome_name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::Interrupted => "interrupted",
+        Outcome::BudgetExhausted => "budget_exhausted",
+        Outcome::FloorReached => "floor_reached",
+        Outcome::Failed => "failed",
+        Outcome::Refused => "refused",
     }
 }

@@ -2,12 +2,14 @@
 //! of in-toto's own catalogue), which policy engines know, and the whole report
 //! under a predicate of ours.
 //!
-//! `PASSED` is written nowhere else and only here: of a report that accepts and
-//! in which every rule passed or had nothing to check. A rule that could not run
-//! is among the failed tests, because it did not pass.
+//! `PASSED` is written nowhere else and only here: of a run that its stopping
+//! rule ended, under a report that accepts, warns of nothing, and in which every
+//! rule passed or had nothing to check. A rule that could not run is among the
+//! failed tests, because it did not pass.
 
 use ledger::canonical::entry_json;
 use ledger::keys::KeyPair;
+use schemas::body::Outcome;
 use schemas::dsse::Subject;
 use schemas::finding::Severity;
 use schemas::report::{Report, RuleResult, RuleStatus, Verdict};
@@ -35,17 +37,16 @@ pub enum TestResult {
 }
 
 impl TestResult {
-    /// What a report is as a test result.
+    /// What a report is as a test result. The record of a run that its stopping
+    /// rule did not end may be whole; such a run does not pass either.
     #[must_use]
-    pub fn of(report: &Report) -> Self {
+    pub fn of(report: &Report, ended: Option<Outcome>) -> Self {
         let all_passed = report.rules.iter().all(|rule| test_of(report, rule) != Some(Self::Failed));
         if report.verdict != Verdict::Accepted || !all_passed || report.rules.is_empty() {
             return Self::Failed;
         }
-        match report.findings.iter().any(|finding| finding.severity >= Severity::Warning) {
-            true => Self::Warned,
-            false => Self::Passed,
-        }
+        let has_warning = report.findings.iter().any(|finding| finding.severity >= Severity::Warning);
+        if has_warning || ended != Some(Outcome::Completed) { Self::Warned } else { Self::Passed }
     }
 
     /// As the predicate spells it.
@@ -66,7 +67,7 @@ impl TestResult {
 pub fn documents(evidence: &Evidence, signer: &KeyPair) -> Result<Vec<Document>, ExportError> {
     let subjects = subjects(evidence)?;
     let report: Value = serde_json::from_slice(&entry_json(&evidence.report)?)?;
-    let result = predicate(&evidence.report);
+    let result = predicate(&evidence.report, evidence.ended.as_ref().map(|ended| ended.outcome));
     Ok(vec![
         signed("test-result.dsse.json", TEST_RESULT_PREDICATE_TYPE, subjects.clone(), result, signer)?,
         signed("audit.dsse.json", AUDIT_PREDICATE_TYPE, subjects, report, signer)?,
@@ -96,7 +97,7 @@ fn subjects(evidence: &Evidence) -> Result<Vec<Subject>, ExportError> {
     Ok(subjects)
 }
 
-fn predicate(report: &Report) -> Value {
+fn predicate(report: &Report, ended: Option<Outcome>) -> Value {
     let named = |result| -> Vec<String> {
         let rules = report.rules.iter().filter(|rule| test_of(report, rule) == Some(result));
         rules.map(|rule| format!("{} {}", rule.code, rule.rule)).collect()
@@ -115,7 +116,7 @@ fn predicate(report: &Report) -> Value {
         ],
         "failedTests": named(TestResult::Failed),
         "passedTests": named(TestResult::Passed),
-        "result": TestResult::of(report).name(),
+        "result": TestResult::of(report, ended).name(),
         "warnedTests": named(TestResult::Warned),
     })
 }
@@ -131,5 +132,71 @@ fn test_of(report: &Report, rule: &RuleResult) -> Option<TestResult> {
         RuleStatus::Failed | RuleStatus::NotEvaluated => Some(TestResult::Failed),
         RuleStatus::Passed if warned() => Some(TestResult::Warned),
         RuleStatus::Passed => Some(TestResult::Passed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A report of three rules, the last of which had nothing to check.
+    fn report(verdict: &str, second: &str, severity: &str) -> Report {
+        let rule = |code: &str, status: &str| json!({"code": code, "num_checked": 1, "reason": null, "rule": "name", "status": status});
+        let finding = json!({
+            "actual": "", "code": "GL002", "effect": "none", "entry": null, "expected": "", "location": "",
+            "message": "", "remedy": "", "rule": "name", "severity": severity,
+        });
+        let denominators = json!({
+            "attempted": 1, "candidates": 0, "checkpoints": 0, "completed": 1, "failed": 0, "interrupted": 0,
+            "qualified": 0, "recovered": 0, "released": 0, "selected": 0, "steps_executed": 1, "steps_logical": 1,
+        });
+        let report = json!({
+            "contract": format!("sha256:{}", "ab".repeat(32)), "denominators": denominators,
+            "findings": [finding], "format": "report/1", "head": null,
+            "independence": {"reason": "", "status": ""}, "nonclaims": [], "num_entries": 1, "profile": "native",
+            "projection": null, "route": "accept_handoff",
+            "rules": [rule("GL001", "passed"), rule("GL002", second), rule("GL003", "not_applicable")],
+            "ruleset": "2026.1", "run": "r", "selected": null, "selection_basis": "none", "target_met": null,
+            "tool": "ledger 0.1.0", "verdict": verdict,
+        });
+        serde_json::from_value(report).expect("a report")
+    }
+
+    #[test]
+    fn only_an_accepted_and_completed_run_without_a_warning_passes() {
+        let completed = Some(Outcome::Completed);
+        let check = |verdict, second, severity, ended, expected| {
+            let report = report(verdict, second, severity);
+            assert_eq!(TestResult::of(&report, ended), expected, "{verdict} {second} {severity} {ended:?}");
+        };
+        check("accepted", "passed", "note", completed, TestResult::Passed);
+        check("accepted", "passed", "warning", completed, TestResult::Warned);
+        for ended in [None, Some(Outcome::Interrupted), Some(Outcome::BudgetExhausted), Some(Outcome::Failed)]
+        {
+            check("accepted", "passed", "note", ended, TestResult::Warned);
+        }
+        for verdict in ["rejected", "tampered", "incomplete", "not_evaluated"] {
+            check(verdict, "passed", "note", completed, TestResult::Failed);
+        }
+        // A report that contradicts itself is not believed.
+        check("accepted", "failed", "note", completed, TestResult::Failed);
+        check("accepted", "not_evaluated", "note", completed, TestResult::Failed);
+        let mut empty = report("accepted", "passed", "note");
+        empty.rules.clear();
+        assert_eq!(TestResult::of(&empty, completed), TestResult::Failed);
+    }
+
+    #[test]
+    fn every_rule_that_looked_at_something_is_a_test() {
+        let predicate = predicate(&report("rejected", "not_evaluated", "warning"), None);
+        assert_eq!(predicate["result"], "FAILED");
+        assert_eq!(predicate["passedTests"], json!(["GL001 name"]));
+        assert_eq!(predicate["failedTests"], json!(["GL002 name"]));
+        let warned = super::predicate(&report("accepted", "passed", "warning"), Some(Outcome::Completed));
+        assert_eq!((&warned["result"], &warned["warnedTests"]), (&json!("WARNED"), &json!(["GL002 name"])));
+        assert_eq!(
+            warned["configuration"][1]["uri"],
+            "https://governed-ledger.invalid/ruleset/2026.1/native"
+        );
     }
 }

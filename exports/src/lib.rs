@@ -18,12 +18,16 @@ mod files;
 pub mod in_toto;
 pub mod mlflow;
 pub mod mlperf;
+pub mod model_signing;
 pub mod openmetrics;
+pub mod ro_crate;
+pub mod slsa;
 mod statement;
 mod text;
 pub mod time;
 
 pub use document::{Document, write_documents};
 pub use error::ExportError;
-pub use evidence::{Attempt, Candidate, Ended, Evidence};
+pub use evidence::{Attempt, Candidate, Checkpoint, Ended, Evidence};
 pub use files::{HashedFile, candidate_files, hash_file};
+pub use statement::file_subject;

@@ -57,8 +57,9 @@ pub(crate) fn digest_set<'a>(digests: impl IntoIterator<Item = &'a Digest>) -> B
     digests.into_iter().map(|digest| (digest.algorithm.name().to_owned(), digest.hex())).collect()
 }
 
-/// A file as a subject.
-pub(crate) fn file_subject(file: &HashedFile) -> Subject {
+/// A file as a subject, by both of its digests.
+#[must_use]
+pub fn file_subject(file: &HashedFile) -> Subject {
     Subject { digest: digest_set([&file.blake3, &file.sha256]), name: file.name.clone() }
 }
 

@@ -1,9 +1,21 @@
 //! Times as text, RFC 3339 in UTC.
 
-/// `YYYY-MM-DDThh:mm:ss.ffffffZ` of microseconds since the epoch (proleptic
-/// Gregorian; Hinnant, "chrono-compatible low-level date algorithms").
+/// `YYYY-MM-DDThh:mm:ss.ffffffZ` of microseconds since the epoch.
 #[must_use]
 pub fn rfc3339(time_us: u64) -> String {
+    format!("{}.{:06}Z", seconds(time_us), time_us % 1_000_000)
+}
+
+/// `YYYY-MM-DDThh:mm:ss.fff+00:00`, the one form that every reader of RO-Crates
+/// takes.
+#[must_use]
+pub fn rfc3339_offset(time_us: u64) -> String {
+    format!("{}.{:03}+00:00", seconds(time_us), time_us % 1_000_000 / 1_000)
+}
+
+/// `YYYY-MM-DDThh:mm:ss` (proleptic Gregorian; Hinnant, "chrono-compatible
+/// low-level date algorithms").
+fn seconds(time_us: u64) -> String {
     let seconds = time_us / 1_000_000;
     let (day_seconds, days) = (seconds % 86_400, seconds / 86_400 + 719_468);
     let era = days / 146_097;
@@ -15,8 +27,7 @@ pub fn rfc3339(time_us: u64) -> String {
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     let (hour, minute, second) = (day_seconds / 3_600, day_seconds / 60 % 60, day_seconds % 60);
-    let microsecond = time_us % 1_000_000;
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{microsecond:06}Z")
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
 #[cfg(test)]
@@ -28,5 +39,6 @@ mod tests {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(rfc3339(951_782_400_000_001), "2000-02-29T00:00:00.000001Z");
         assert_eq!(rfc3339(1_796_072_082_500_000), "2026-11-30T20:54:42.500000Z");
+        assert_eq!(rfc3339_offset(1_796_072_082_500_999), "2026-11-30T20:54:42.500+00:00");
     }
 }

@@ -9,6 +9,7 @@ pub mod dump;
 pub mod forgery;
 pub mod graph;
 pub mod honest;
+pub mod interop;
 pub mod mutations;
 pub mod object_server;
 pub mod programs;

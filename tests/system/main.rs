@@ -18,6 +18,7 @@ mod honest;
 mod imports;
 mod incremental;
 mod injected;
+mod interop;
 mod mutations;
 mod named_mutations;
 mod probes;

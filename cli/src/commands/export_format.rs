@@ -5,7 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
-use exports::{Document, Evidence, ExportError, in_toto, mlperf, openmetrics, write_documents};
+use exports::model_signing::{self, ModelKey};
+use exports::{
+    Document, Evidence, ExportError, in_toto, mlperf, openmetrics, ro_crate, slsa, write_documents,
+};
 use ledger::keys::KeyPair;
 use schemas::report::Verdict;
 use serde_json::json;
@@ -15,29 +18,76 @@ use super::audit::{audit, require_signer, validator_key};
 use crate::arguments::ExportArguments;
 use crate::export_arguments::ExportFormat;
 use crate::failure::{Failure, OrFail};
+use crate::key_folder;
 use crate::output::{blake3_of, print, print_json, say};
 
 pub(super) fn run(arguments: &ExportArguments, ledger: &Path, format: ExportFormat) -> Result<u8, Failure> {
     if format == ExportFormat::Mlflow {
         return super::export_mlflow::run(arguments, ledger);
     }
-    let folder = arguments.output.clone().ok_or_else(|| {
-        Failure::new(
-            "no folder is named",
-            format!("ledger export run.db --format {} --output DIR", format.name()),
-        )
-    })?;
+    let folder = target_folder(arguments, ledger, format)?;
     let evidence = gather(arguments, ledger)?;
     let documents = match format {
         ExportFormat::InToto => in_toto::documents(&evidence, &signer(arguments, &evidence)?),
+        ExportFormat::ModelSigning => {
+            // Before a key is asked for that would not be used.
+            evidence.require_accepted("model-signing").map_err(refused)?;
+            model_signing::documents(
+                &evidence,
+                &model_key(arguments, ledger)?,
+                &signer(arguments, &evidence)?,
+            )
+        }
         ExportFormat::Mlperf => mlperf::documents(&evidence),
         // MLflow's has returned above; it makes no documents.
         ExportFormat::Openmetrics | ExportFormat::Mlflow => openmetrics::documents(&evidence),
+        ExportFormat::RoCrate => ro_crate::documents(&evidence),
+        ExportFormat::Slsa => slsa::documents(&evidence, &signer(arguments, &evidence)?),
     };
     let documents = documents.map_err(refused)?;
     let paths = write_documents(&folder, &documents).map_err(refused)?;
     show(&evidence, format, &documents, &paths, arguments.json)?;
     Ok(0)
+}
+
+/// Where the documents go. A research object describes the folder in which its
+/// metadata lies, so that is the run's own.
+fn target_folder(
+    arguments: &ExportArguments,
+    ledger: &Path,
+    format: ExportFormat,
+) -> Result<PathBuf, Failure> {
+    let own = key_folder::folder_of(ledger);
+    match (&arguments.output, format) {
+        (None, ExportFormat::RoCrate) => Ok(own.to_owned()),
+        (Some(named), ExportFormat::RoCrate) if !is_same(named, own) => Err(Failure::new(
+            format!(
+                "{} is not the run's folder, which {} describes",
+                named.display(),
+                ro_crate::METADATA_NAME
+            ),
+            format!("leave --output out, and copy {} as a whole", own.display()),
+        )),
+        (Some(named), _) => Ok(named.clone()),
+        (None, _) => Err(Failure::new(
+            "no folder is named",
+            format!("ledger export {} --format {} --output DIR", ledger.display(), format.name()),
+        )),
+    }
+}
+
+fn is_same(left: &Path, right: &Path) -> bool {
+    matches!((left.canonicalize(), right.canonicalize()), (Ok(left), Ok(right)) if left == right)
+}
+
+/// The key that signs models: no contract names it.
+fn model_key(arguments: &ExportArguments, ledger: &Path) -> Result<ModelKey, Failure> {
+    let path = arguments.other.model_key.clone().unwrap_or_else(|| {
+        let folder = key_folder::locate(arguments.other.keys.as_deref(), key_folder::folder_of(ledger));
+        folder.join(model_signing::KEY_FILE)
+    });
+    ModelKey::read(&path)
+        .or_hint("name it with --model-key, or make one with `ledger keygen --model-signing`")
 }
 
 /// Audits the run and reads the record that was audited.
@@ -77,10 +127,8 @@ fn refused(error: ExportError) -> Failure {
         ExportError::NotAudited { .. } => "export when nothing else writes to the ledger",
         ExportError::Lacks { .. } => "`ledger audit` says what the run lacks",
         _ => {
-            return Err::<(), _>(error)
-                .or_hint("name a ledger that can be read")
-                .err()
-                .unwrap_or_else(Failure::reader_is_gone);
+            let hint = "name a ledger that can be read, and a folder that can be written";
+            return Failure::from(error).with_hint(hint);
         }
     };
     Failure::findings(error.to_string(), hint)

@@ -8,11 +8,9 @@
 //! takes no other after the freeze; the report and the statement are the
 //! validator's.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufReader, Read};
 use std::path::Path;
 
+use exports::{ExportError, candidate_files, file_subject};
 use ledger::canonical::entry_json;
 use ledger::dsse;
 use ledger::keys::{KeyPair, Role};
@@ -20,16 +18,14 @@ use ledger::reader::Reader;
 use ledger::recorder::{Record, Recorder};
 use schemas::body::{Body, CheckpointStage, Halves, HandoffIssuedDet, HandoffIssuedObs};
 use schemas::contract::Contract;
-use schemas::digest::{Digest, encode_hex};
+use schemas::digest::Digest;
 use schemas::dsse::{
     HANDOFF_PREDICATE_TYPE, HandoffHead, HandoffPredicate, IN_TOTO_PAYLOAD_TYPE, IN_TOTO_STATEMENT_TYPE,
-    Statement, Subject,
+    Statement,
 };
 use schemas::ids::CandidateId;
-use schemas::model_index::{MODEL_INDEX_NAME, ModelIndex};
 use schemas::report::{Report, SelectedCandidate, Verdict};
 use serde_json::json;
-use sha2::Digest as _;
 use validator::{AuditRequest, render};
 
 use super::audit::{audit, handoff_path, report_path, require_signer, sign, validator_key};
@@ -37,15 +33,6 @@ use crate::arguments::HandoffArguments;
 use crate::failure::{FINDINGS, Failure, OrFail};
 use crate::key_folder;
 use crate::output::{blake3_of, print, print_json, say, write_file};
-
-/// Buffer of a file that is digested, in bytes.
-const BUFFER_BYTES: usize = 1 << 20;
-
-/// Largest index of a model that is read: the bound of every document.
-const MAX_INDEX_BYTES: u64 = 16 << 20;
-
-/// The weights of a model in one file.
-const MODEL_NAME: &str = "model.safetensors";
 
 pub(crate) fn run(arguments: &HandoffArguments) -> Result<u8, Failure> {
     let target = handoff_path(&arguments.ledger);
@@ -150,9 +137,13 @@ fn statement(
     let (Some(head), Some(digest), Some(run)) = (&report.head, report.contract, &report.run) else {
         return Err(Failure::findings("the report names no head, contract or run", "audit the ledger again"));
     };
-    let subjects = files(ledger, selected)?.into_iter();
-    let subjects =
-        subjects.map(|(file, expected)| subject(ledger, &format!("{}/{file}", selected.path), expected));
+    let hint = "restore the checkpoint's files and hand off again";
+    let files =
+        candidate_files(key_folder::folder_of(ledger), &selected.path, &selected.model, &selected.config);
+    let files = files.map_err(|error| match error {
+        ExportError::Io { .. } => Failure::from(error).with_hint(hint),
+        _ => Failure::findings(error.to_string(), hint),
+    })?;
     Ok(Statement {
         statement_type: IN_TOTO_STATEMENT_TYPE.to_owned(),
         predicate: HandoffPredicate {
@@ -168,61 +159,8 @@ fn statement(
             step: selected.step,
         },
         predicate_type: HANDOFF_PREDICATE_TYPE.to_owned(),
-        subject: subjects.collect::<Result<_, _>>()?,
+        subject: files.iter().map(file_subject).collect(),
     })
-}
-
-/// The candidate's files with their digests. Where its model lies in several,
-/// the audited digest is that of their index, which names theirs.
-fn files(ledger: &Path, selected: &SelectedCandidate) -> Result<Vec<(String, Digest)>, Failure> {
-    let config = ("config.json".to_owned(), selected.config);
-    let folder = key_folder::folder_of(ledger).join(&selected.path);
-    let path = folder.join(MODEL_INDEX_NAME);
-    if folder.join(MODEL_NAME).exists() || !path.exists() {
-        return Ok(vec![(MODEL_NAME.to_owned(), selected.model), config]);
-    }
-    let hint = "restore the checkpoint's files and hand off again";
-    let attempted = format!("reading {}", path.display());
-    let mut bytes = Vec::new();
-    let file = File::open(&path).or_fail(&attempted, hint)?;
-    file.take(MAX_INDEX_BYTES).read_to_end(&mut bytes).or_fail(&attempted, hint)?;
-    let index: ModelIndex = serde_json::from_slice(&bytes)
-        .map_err(|error| Failure::findings(format!("{attempted}: {error}"), hint))?;
-    let mut files = vec![(MODEL_INDEX_NAME.to_owned(), selected.model)];
-    files.extend(index.metadata.shards);
-    files.push(config);
-    Ok(files)
-}
-
-/// A file of the candidate by both of its digests; it must be the one that was
-/// audited.
-fn subject(ledger: &Path, name: &str, expected: Digest) -> Result<Subject, Failure> {
-    let path = key_folder::folder_of(ledger).join(name);
-    let hint = "restore the checkpoint's files and hand off again";
-    let attempted = format!("reading {}", path.display());
-    let mut reader = BufReader::with_capacity(BUFFER_BYTES, File::open(&path).or_fail(&attempted, hint)?);
-    let (mut blake3, mut sha256) = (blake3::Hasher::new(), sha2::Sha256::new());
-    let mut buffer = vec![0; BUFFER_BYTES];
-    loop {
-        let num_read = reader.read(&mut buffer).or_fail(&attempted, hint)?;
-        if num_read == 0 {
-            break;
-        }
-        blake3.update(&buffer[..num_read]);
-        sha256.update(&buffer[..num_read]);
-    }
-    let found = Digest::blake3(*blake3.finalize().as_bytes());
-    if found != expected {
-        return Err(Failure::findings(
-            format!("{} changed after the audit: it has {found}, the audit saw {expected}", path.display()),
-            hint,
-        ));
-    }
-    let digest = BTreeMap::from([
-        ("blake3".to_owned(), found.hex()),
-        ("sha256".to_owned(), encode_hex(&sha256.finalize())),
-    ]);
-    Ok(Subject { digest, name: name.to_owned() })
 }
 
 /// Appends `handoff.issued`, durably.
