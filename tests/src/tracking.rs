@@ -75,7 +75,8 @@ pub fn ask(arguments: &[&str]) -> Said {
     let refusal = String::from_utf8_lossy(&output.stderr).into_owned();
     let code = output.status.code().unwrap_or(-1);
     assert!(code == 0 || code == 1, "{arguments:?} could not run: {refusal}");
-    let read = if code == 0 { serde_json::from_slice(&output.stdout).expect("it prints JSON") } else { Value::Null };
+    let read =
+        if code == 0 { serde_json::from_slice(&output.stdout).expect("it prints JSON") } else { Value::Null };
     Said { code, read, refusal }
 }
 
@@ -171,12 +172,12 @@ fn rows(database: &Path) -> Vec<String> {
     let connection = rusqlite::Connection::open_with_flags(database, flags).expect("the server's database");
     let mut all = Vec::new();
     for table in ["experiments", "runs", "params", "tags", "metrics", "latest_metrics"] {
-        let mut statement = connection.prepare(&format!("SELECT * FROM {table}")).expect("the table is there");
+        let mut statement =
+            connection.prepare(&format!("SELECT * FROM {table}")).expect("the table is there");
         let num_columns = statement.column_count();
         let read = statement.query_map([], |row| {
-            let values: Result<Vec<String>, _> = (0..num_columns)
-                .map(|index| row.get_ref(index).map(|value| format!("{value:?}")))
-                .collect();
+            let values: Result<Vec<String>, _> =
+                (0..num_columns).map(|index| row.get_ref(index).map(|value| format!("{value:?}"))).collect();
             Ok(format!("{table} {}", values?.join("|")))
         });
         all.extend(read.expect("rows").map(|row| row.expect("a row")));
