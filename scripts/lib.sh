@@ -91,3 +91,8 @@ interop_environment() {
     python_environment interop model-signing==1.1.1 pyOpenSSL==26.4.0 securesystemslib==1.6.0 in-toto-attestation==0.9.3 \
         rocrate==0.16.0 roc-validator==0.13.0
 }
+
+# The tools that read metrics, with MLflow's server: prints the environment's path.
+tracking_environment() {
+    python_environment tracking mlflow==3.17.2 prometheus-client==0.26.0 mlperf-logging==4.1.68 trackio==0.43.0
+}

@@ -10,6 +10,14 @@ pub(crate) enum ExportFormat {
     /// in-toto attestations of the audit in DSSE, signed by the validator: a
     /// test result, and the whole report.
     InToto,
+    /// One MLflow run an attempt, on the tracking server of --url; a second
+    /// export changes nothing.
+    Mlflow,
+    /// MLPerf training log lines; `success` only of an accepted run that met its
+    /// target.
+    Mlperf,
+    /// OpenMetrics text, the updates with their times.
+    Openmetrics,
     /// The selected candidate of an accepted run, signed as OpenSSF model
     /// signing defines it: a Sigstore bundle, and the key that verifies it.
     ModelSigning,
@@ -45,4 +53,10 @@ pub(crate) struct FormatArguments {
     /// The evaluator's val numbers [default: `<ledger>.val.dsse.json` where it exists].
     #[arg(long, value_name = "FILE", requires = "format")]
     pub(crate) val: Option<PathBuf>,
+    /// Tracking server of --format mlflow, over plain HTTP: `http://127.0.0.1:5000`.
+    #[arg(long, value_name = "URL", requires = "format")]
+    pub(crate) url: Option<String>,
+    /// MLflow experiment [default: the contract's name].
+    #[arg(long, value_name = "NAME", requires = "url")]
+    pub(crate) experiment: Option<String>,
 }

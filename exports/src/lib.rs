@@ -16,10 +16,14 @@ mod error;
 mod evidence;
 mod files;
 pub mod in_toto;
+pub mod mlflow;
+pub mod mlperf;
 pub mod model_signing;
+pub mod openmetrics;
 pub mod ro_crate;
 pub mod slsa;
 mod statement;
+mod text;
 pub mod time;
 
 pub use document::{Document, write_documents};

@@ -18,6 +18,7 @@ pub mod random;
 pub mod run_folder;
 pub mod spdx;
 pub mod witnesses;
+pub mod tracking;
 
 use std::path::{Path, PathBuf};
 

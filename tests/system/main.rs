@@ -27,6 +27,7 @@ mod sources;
 mod stateful;
 mod statistical;
 mod store_s3;
+mod tracking;
 mod warm_start;
 mod web;
 mod witness;

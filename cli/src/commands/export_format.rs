@@ -6,7 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use exports::model_signing::{self, ModelKey};
-use exports::{Document, Evidence, ExportError, in_toto, ro_crate, slsa, write_documents};
+use exports::{
+    Document, Evidence, ExportError, in_toto, mlperf, openmetrics, ro_crate, slsa, write_documents,
+};
 use ledger::keys::KeyPair;
 use schemas::report::Verdict;
 use serde_json::json;
@@ -20,6 +22,9 @@ use crate::key_folder;
 use crate::output::{blake3_of, print, print_json, say};
 
 pub(super) fn run(arguments: &ExportArguments, ledger: &Path, format: ExportFormat) -> Result<u8, Failure> {
+    if format == ExportFormat::Mlflow {
+        return super::export_mlflow::run(arguments, ledger);
+    }
     let folder = target_folder(arguments, ledger, format)?;
     let evidence = gather(arguments, ledger)?;
     let documents = match format {
@@ -33,6 +38,9 @@ pub(super) fn run(arguments: &ExportArguments, ledger: &Path, format: ExportForm
                 &signer(arguments, &evidence)?,
             )
         }
+        ExportFormat::Mlperf => mlperf::documents(&evidence),
+        // MLflow's has returned above; it makes no documents.
+        ExportFormat::Openmetrics | ExportFormat::Mlflow => openmetrics::documents(&evidence),
         ExportFormat::RoCrate => ro_crate::documents(&evidence),
         ExportFormat::Slsa => slsa::documents(&evidence, &signer(arguments, &evidence)?),
     };
@@ -83,7 +91,7 @@ fn model_key(arguments: &ExportArguments, ledger: &Path) -> Result<ModelKey, Fai
 }
 
 /// Audits the run and reads the record that was audited.
-fn gather(arguments: &ExportArguments, ledger: &Path) -> Result<Evidence, Failure> {
+pub(super) fn gather(arguments: &ExportArguments, ledger: &Path) -> Result<Evidence, Failure> {
     let report = audit(&AuditRequest {
         ledger: ledger.to_owned(),
         head: arguments.other.head.clone(),

@@ -6,6 +6,7 @@ mod coverage;
 pub(crate) mod diff;
 mod export;
 mod export_format;
+mod export_mlflow;
 mod freeze;
 mod get;
 mod handoff;
