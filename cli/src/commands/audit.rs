@@ -11,8 +11,10 @@ use ledger::reader::Reader;
 use schemas::contract::Contract;
 use schemas::dsse::REPORT_PAYLOAD_TYPE;
 use schemas::report::Report;
+use validator::bundle::BundleAudit;
 use validator::{AuditRequest, render};
 
+use super::bundle;
 use crate::arguments::{AuditArguments, OutputFormat};
 use crate::failure::{Failure, OrFail};
 use crate::key_folder;
@@ -20,6 +22,13 @@ use crate::output::{count, print, say, say_done, write_file, write_out};
 
 pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
+    let is_bundle = bundle::is_bundle(&arguments.ledger);
+    if is_bundle && arguments.save {
+        return Err(Failure::new(
+            "a report of a bundle has no ledger to lie beside",
+            "name the report's own file with --save-to, and the folder of the validator's key with --keys",
+        ));
+    }
     let target = match (&arguments.save_to, arguments.save) {
         // What lies there is read by every later audit, however it was named.
         (Some(path), _) => Some((path.clone(), *path == report_path(&arguments.ledger))),
@@ -39,14 +48,7 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
         }
         None => None,
     };
-    let report = audit(&AuditRequest {
-        ledger: arguments.ledger.clone(),
-        head: arguments.head.clone(),
-        trust: arguments.trust.clone(),
-        val_numbers: arguments.val.clone(),
-        since: arguments.since.clone(),
-        threads: arguments.threads,
-    })?;
+    let report = if is_bundle { report_of_bundle(arguments)? } else { report_of_ledger(arguments)? };
     if let Some(path) = arguments.since.as_deref().filter(|_| report.since.is_none()) {
         say(format!(
             "The entries do not begin with those that {} saw, so everything was looked at.",
@@ -68,6 +70,28 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
         say(format!("Signed the report with {} into {}.", signer.id(), path.display()));
     }
     Ok(report.verdict.exit_code())
+}
+
+fn report_of_ledger(arguments: &AuditArguments) -> Result<Report, Failure> {
+    audit(&AuditRequest {
+        ledger: arguments.ledger.clone(),
+        head: arguments.head.clone(),
+        trust: arguments.trust.clone(),
+        val_numbers: arguments.val.clone(),
+        since: arguments.since.clone(),
+        threads: arguments.threads,
+    })
+}
+
+fn report_of_bundle(arguments: &AuditArguments) -> Result<Report, Failure> {
+    let request = BundleAudit {
+        head: arguments.head.clone(),
+        trust: arguments.trust.clone(),
+        val_numbers: arguments.val.clone(),
+        since: arguments.since.clone(),
+        threads: arguments.threads,
+    };
+    bundle::audit(&arguments.ledger, &request)
 }
 
 /// Where a saved report lies.

@@ -1,6 +1,7 @@
 //! One file a command.
 
 mod audit;
+pub(crate) mod bundle;
 mod campaign;
 mod coverage;
 pub(crate) mod diff;
@@ -47,6 +48,7 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::VerifyHead(arguments) => verify_head::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Import(arguments) => import::run(&arguments),
+        Command::Bundle(arguments) => bundle::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Rule(arguments) => rule::run(&arguments),
         Command::Rules(arguments) if arguments.coverage => coverage::run(&arguments),
