@@ -10,7 +10,7 @@ use schemas::report::{RuleStatus, Verdict};
 
 use super::archive::{BLOCK_BYTES, checksum, header};
 use super::*;
-use crate::fixture::{Fixture, StoredRun};
+use crate::fixture::{StoredRun, honest_run};
 use crate::note::Note;
 
 /// An archive before it is compressed, by its parts.
@@ -196,7 +196,7 @@ fn a_small_bundle_is_unpacked_and_a_file_of_another_kind_is_none() {
 
 #[test]
 fn an_audit_of_a_bundle_is_the_audit_of_its_folder_in_both_forms() {
-    let run = StoredRun::new(Fixture::new());
+    let run = StoredRun::new(honest_run());
     let mut expected = run.audit();
     relocate(&mut expected, &format!("{}/", run.folder().display()));
     assert_eq!(expected.verdict, Verdict::Accepted);
@@ -210,7 +210,7 @@ fn an_audit_of_a_bundle_is_the_audit_of_its_folder_in_both_forms() {
 
 #[test]
 fn what_was_left_out_is_not_evaluated_and_never_held_against_the_run() {
-    let run = StoredRun::new(Fixture::new());
+    let run = StoredRun::new(honest_run());
     let mut made = Made::of_folder(&run);
     let is_out = |name: &str| {
         name.starts_with("run/checkpoints/") && !name.ends_with("manifest.json") || name.ends_with(".txt")
@@ -462,7 +462,7 @@ fn a_second_subject_is_refused() {
     made.add("export/entries.jsonl", b"");
     second(&made, "export/entries.jsonl");
 
-    let run = StoredRun::new(Fixture::new());
+    let run = StoredRun::new(honest_run());
     let honest = || Made::of_export(&run);
     let mut made = honest();
     made.add("run/run.db", b"x");
@@ -497,7 +497,7 @@ fn a_second_subject_is_refused() {
 
 #[test]
 fn an_export_that_gives_no_rows_is_refused() {
-    let run = StoredRun::new(Fixture::new());
+    let run = StoredRun::new(honest_run());
     let edited = |name: &str, edit: &dyn Fn(&mut Vec<u8>)| {
         let made = Made::of_export(&run);
         let mut members = made.members;
@@ -522,4 +522,30 @@ fn an_export_that_gives_no_rows_is_refused() {
     let report =
         result.expect("it gives rows").audit(&BundleAudit::default(), &mut |_| {}).expect("an audit");
     assert_eq!(report.verdict, Verdict::Tampered);
+}
+
+#[test]
+fn every_byte_of_a_small_bundle_is_guarded_or_says_nothing() {
+    let whole = compressed(&Made::small().archive());
+    let mut num_without_effect = 0;
+    for at in 0..whole.len() {
+        for mask in [0x01, 0x80, 0x5a] {
+            let mut changed = whole.clone();
+            changed[at] ^= mask;
+            let (folder, result) = unpacked(&changed);
+            match result {
+                Err(BundleError::Refused { .. }) => {}
+                Ok(_) => {
+                    // Another spelling of the same archive: every file is as it was.
+                    for (name, bytes) in Made::small().members {
+                        let path = folder.path().join("scratch").join(name);
+                        assert_eq!(fs::read(path).expect("a file"), bytes, "byte {at}");
+                    }
+                    num_without_effect += 1;
+                }
+                Err(error) => panic!("byte {at}: {error}"),
+            }
+        }
+    }
+    assert!(whole.len() > 300 && num_without_effect < 10, "{num_without_effect} of {} bytes", whole.len());
 }
