@@ -53,12 +53,13 @@ need() {
 }
 
 # What crash trials use: file systems that can be cut, calls that fail, clocks
-# that are set.
+# that are set; and what the tests of bundles compare with.
 need_crash_tools() {
     need python3 python3
     need mkfs.ext4 e2fsprogs
     need mount mount
     need strace strace
+    need zstd zstd
     need faketime faketime
 }
 

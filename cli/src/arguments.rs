@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use schemas::data::LicenseClass;
 
 use crate::campaign_arguments::CampaignArguments;
+use crate::commands::bundle::BundleArguments;
 use crate::commands::diff::DiffArguments;
 use crate::commands::proof::ProofArguments;
 use crate::commands::trust::TrustArguments;
@@ -63,6 +64,11 @@ pub(crate) enum Command {
     Proof(ProofArguments),
     /// Have heads cosigned by somebody else, or be that somebody.
     Witness(WitnessArguments),
+    /// Put a run and all that an audit of it needs into one file.
+    ///
+    /// The same evidence gives the same bytes. Keys and what is no evidence stay
+    /// where they are. `ledger audit` and `ledger import` take the file.
+    Bundle(BundleArguments),
     /// Re-derive everything from the stored bytes and give a verdict.
     ///
     /// Exit codes: 0 accepted; 1 rejected; 2 could not run; 3 tampered;
@@ -400,7 +406,7 @@ pub(crate) struct ExportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArguments {
-    /// The folder that `ledger export` made.
+    /// The folder that `ledger export` made, or a bundle.
     pub(crate) export: PathBuf,
     /// The ledger to make, or to append to.
     #[arg(short, long, value_name = "FILE", default_value = "run.db")]
@@ -425,7 +431,7 @@ pub(crate) enum OutputFormat {
 
 #[derive(Debug, Args)]
 pub(crate) struct AuditArguments {
-    /// The ledger: `run.db`.
+    /// The ledger: `run.db`; or a bundle of it, such as `run.tar.zst`.
     pub(crate) ledger: PathBuf,
     /// How to print the report.
     #[arg(long, visible_alias = "format", value_enum, default_value_t = OutputFormat::Text)]

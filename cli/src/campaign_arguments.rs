@@ -114,6 +114,15 @@ pub(crate) struct CampaignAuditArguments {
     /// Same as `--output-format json`.
     #[arg(long, conflicts_with = "output_format")]
     pub(crate) json: bool,
+    /// Sign the report with the validator's key, into `<ledger>.report.dsse.json`.
+    #[arg(long)]
+    pub(crate) save: bool,
+    /// Sign it into this file instead.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save_to: Option<PathBuf>,
+    /// Folder of the validator's key [default: $LEDGER_KEYS, else `keys` beside the ledger].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keys: Option<PathBuf>,
     /// A head of the campaign that was kept elsewhere [default: `<ledger>.head`].
     #[arg(long, value_name = "FILE")]
     pub(crate) head: Option<PathBuf>,

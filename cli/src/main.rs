@@ -18,6 +18,7 @@ mod key_folder;
 mod membership;
 mod output;
 mod preset;
+mod scratch;
 mod template;
 mod trainer_program;
 mod workers;

@@ -7,6 +7,7 @@
 //! code with this crate. There is no
 //! verb that deletes or changes an entry.
 
+pub mod bundle;
 pub mod campaign;
 pub mod canonical;
 pub mod create;

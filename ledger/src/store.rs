@@ -25,7 +25,7 @@ use appending::Lent;
 pub(crate) use appending::{Appending, NewRow};
 
 /// The schema of layout 1.
-const MIGRATION: &str = include_str!("../../migrations/0001_ledger.sql");
+pub(crate) const MIGRATION: &str = include_str!("../../migrations/0001_ledger.sql");
 
 /// Runs blocking database work on a thread of its own, so that a caller inside
 /// an asynchronous runtime can open and create ledgers too.

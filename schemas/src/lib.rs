@@ -12,6 +12,7 @@
 //! - unknown fields are refused. Room to grow is in `extensions`.
 
 pub mod body;
+pub mod bundle;
 pub mod campaign;
 pub mod contract;
 pub mod data;
@@ -46,6 +47,8 @@ pub const PARAMETER_MANIFEST_FORMAT: &str = "parameter-manifest/1";
 pub const CHECKPOINT_MANIFEST_FORMAT: &str = "checkpoint-manifest/1";
 /// Format tag of a campaign's preregistration.
 pub const PREREGISTRATION_FORMAT: &str = "governed-ledger/preregistration/1";
+/// Format tag of a bundle's manifest.
+pub const BUNDLE_FORMAT: &str = "governed-ledger/bundle/1";
 /// Format tag of an audit report.
 pub const REPORT_FORMAT: &str = "report/1";
 

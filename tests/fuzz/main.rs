@@ -8,11 +8,13 @@
 //! a fixed number of edits of it, from fixed seeds. `scripts/fuzz` goes on with
 //! new seeds for as long as it is told.
 
+mod bundle;
 mod contract;
 mod corpus;
 mod dsse;
 mod edit;
 mod entry;
+mod frame;
 mod memory;
 mod note;
 mod proof;

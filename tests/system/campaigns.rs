@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use schemas::dsse::{CAMPAIGN_REPORT_PAYLOAD_TYPE, Envelope};
 use serde_json::{Value, json};
 use system_tests::dump;
 use system_tests::programs::{Finished, LEDGER, TRAINER, run};
@@ -116,6 +117,23 @@ fn the_example_is_frozen_and_its_runs_are_bound() {
     let entries = campaign.ledger(&["list", "campaign.db", "--kind", "campaign.run"]).expect_code(0).stdout;
     assert!(entries.lines().count() == 4 && entries.contains("dry tuning trial 2"), "{entries}");
     let _ = campaign.ledger(&["verify-head", "campaign.db"]).expect_code(0);
+}
+
+#[test]
+fn each_audit_names_the_other_for_a_ledger_of_its_kind() {
+    let campaign = Campaign::new();
+    campaign.frozen("plain-1", "plain", "1", &[]);
+    let run = campaign.ledger(&["audit", "campaign.db"]);
+    run.expect_complaint(2, "campaign.db", &["ledger of a campaign", "ledger campaign audit campaign.db"]);
+    let other = campaign.ledger(&["campaign", "audit", "plain-1/run.db"]);
+    other.expect_complaint(2, "plain-1/run.db", &["ledger of a run", "ledger audit plain-1/run.db"]);
+    let bundle = campaign.ledger(&["bundle", "campaign.db", "campaign.tar.zst"]);
+    bundle.expect_complaint(2, "campaign.db", &["campaign ledger", "bundle the run"]);
+    // A report by a key that the campaign does not name would count for nobody.
+    let _ = campaign.ledger(&["keygen", "--keys", "others"]).expect_code(0);
+    let stranger = campaign.ledger(&["campaign", "audit", "campaign.db", "--save", "--keys", "others"]);
+    stranger.expect_complaint(2, "--keys", &["the preregistration names validator key"]);
+    assert!(!campaign.path().join("campaign.db.report.dsse.json").exists());
 }
 
 #[test]
@@ -244,6 +262,18 @@ fn the_example_is_run_as_a_whole_and_every_claim_gets_an_outcome() {
         assert_ne!(claim["outcome"], "blocked", "{claim}");
         assert!(claim["reasons"].as_array().is_some_and(|reasons| !reasons.is_empty()), "{claim}");
     }
+    // The signed report is the one that was printed, by the validator's key.
+    let saved = campaign.ledger(&["campaign", "audit", "campaign.db", "--save", "--json"]).expect_code(0);
+    let path = campaign.path().join("campaign.db.report.dsse.json");
+    let envelope: Envelope =
+        serde_json::from_slice(&std::fs::read(path).expect("saved")).expect("an envelope");
+    let public = std::fs::read(campaign.path().join("keys/validator.pub")).expect("a key");
+    let public: Value = serde_json::from_slice(&public).expect("JSON");
+    let public = public["public"].as_str().expect("hex");
+    let payload =
+        ledger::dsse::verify(&envelope, CAMPAIGN_REPORT_PAYLOAD_TYPE, public).expect("its signature");
+    let payload: Value = serde_json::from_slice(&payload).expect("JSON");
+    assert_eq!((&payload, &audit), (&saved.json(), &saved.json()));
     // A result that is bound no more is missed: the run's folder goes.
     std::fs::rename(campaign.path().join("dry-2"), campaign.path().join(".hidden")).expect("renamed");
     let audit = campaign.ledger(&["campaign", "audit", "campaign.db"]);

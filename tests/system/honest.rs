@@ -91,6 +91,16 @@ fn check(honest: Honest) {
     assert_ne!(std::fs::read(moved.ledger()).expect("a ledger"), database, "{honest:?}: it was made again");
     assert_eq!(report(moved.path()), found, "{honest:?}, exported and imported");
     assert_eq!(report_of_nobody(&run), found, "{honest:?}, for another user");
+    // As one file, which is the same for both.
+    let bundle = |folder: &RunFolder| {
+        let _ = folder.ledger_command("bundle", &["run.tar.zst"]).expect_code(0);
+        folder.path().join("run.tar.zst")
+    };
+    let (first, second) = (bundle(&run), bundle(&moved));
+    let read = |path: &Path| std::fs::read(path).expect("a bundle");
+    assert!(read(&first) == read(&second), "{honest:?}, bundled here and there");
+    let audited = programs::run(LEDGER, moved.path(), &["audit", "run.tar.zst", "--json"]);
+    assert_eq!(audited.json(), found, "{honest:?}, as a bundle");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod asynchronous;
 mod bad_contracts;
 mod bad_ledgers;
 mod bad_storage;
+mod bundles;
 mod byte_sweep;
 mod campaigns;
 mod clock;

@@ -1,7 +1,7 @@
 //! The audit: opens the ledger, reads what was frozen, passes over the entries
 //! once, and asks every rule.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,7 @@ use crate::error::AuditError;
 use crate::evidence::{Evidence, MAX_DOCUMENT_BYTES, ValNumbers};
 use crate::frozen::Frozen;
 use crate::heads::{HeadSinks, HeadWatch, MAX_HEAD_FILE_BYTES};
+use crate::left_out::LeftOut;
 use crate::logical::Logical;
 use crate::roots::{RootAt, Roots};
 use crate::row::{Looked, RowCheck, RowContext};
@@ -73,12 +74,24 @@ pub struct Progress {
 /// or there is no room for the copy. Everything that it sees and finds wrong
 /// is in the report.
 pub fn audit(request: &AuditRequest, progress: &mut dyn FnMut(Progress)) -> Result<Report, AuditError> {
+    audit_leaving_out(request, BTreeSet::new(), progress)
+}
+
+/// The same where files, by their names below the ledger's folder, were left out
+/// of what is audited: a rule that asks for one of them is not evaluated.
+pub(crate) fn audit_leaving_out(
+    request: &AuditRequest,
+    left_out: BTreeSet<String>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, AuditError> {
+    let left_out = LeftOut::new(left_out);
     // Pages that are not as they should be are read by SQLite. Where a writer was
     // at work, what was read may be a mixture.
     let mut accesses = [Access::Pages, Access::InPlace, Access::Copy].into_iter();
     let (mut next, mut goes_on) = (accesses.next(), request.since.is_some());
     while let Some(access) = next {
-        match audit_once(request, How { access, goes_on, shows_all_steps: false }, progress)? {
+        let how = How { access, goes_on, shows_all_steps: false };
+        match audit_once(request, how, &left_out, progress)? {
             Tried::Report(report) => return Ok(*report),
             Tried::OtherAccess => next = accesses.next(),
             Tried::OtherEntries => goes_on = false,
@@ -92,7 +105,7 @@ pub fn audit(request: &AuditRequest, progress: &mut dyn FnMut(Progress)) -> Resu
 #[cfg(test)]
 pub(crate) fn audit_by_sqlite(request: &AuditRequest) -> Result<Report, AuditError> {
     let how = How { access: Access::InPlace, goes_on: false, shows_all_steps: true };
-    match audit_once(request, how, &mut |_| {})? {
+    match audit_once(request, how, &LeftOut::default(), &mut |_| {})? {
         Tried::Report(report) => Ok(*report),
         _ => Err(AuditError::Busy { path: request.ledger.clone() }),
     }
@@ -119,6 +132,7 @@ struct How {
 fn audit_once(
     request: &AuditRequest,
     How { access, goes_on, shows_all_steps }: How,
+    left_out: &LeftOut,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Tried, AuditError> {
     let trust = request.trust.as_deref().map(read_trust).transpose()?;
@@ -185,7 +199,8 @@ fn audit_once(
     }
     rulings.push(Ruling::new(&rules::gl001_store_layout::INFO, layout_sink, Outcome::Checked(1)));
     let folder = folder_of(&request.ledger);
-    let (evidence, summary) = pass.finish((folder, threads), numbers, &mut rulings, progress);
+    let place = Place { folder, left_out: left_out.clone(), threads };
+    let (evidence, summary) = pass.finish(place, numbers, &mut rulings, progress);
     rulings.sort_by_key(|ruling| ruling.info.code);
     let conclusions = summary.finish(contract, &evidence.val_numbers);
     let (rule_results, verdict, route) = assemble::judge(&rulings);
@@ -241,6 +256,13 @@ fn read_documents(
     rulings.push(Ruling::new(&rules::gl104_frozen_artifacts::INFO, artifacts, artifact_outcome));
     rulings.push(Ruling::new(&rules::gl105_frozen_documents::INFO, documents, document_outcome));
     frozen
+}
+
+/// Where files are looked for, and how.
+struct Place {
+    folder: PathBuf,
+    left_out: LeftOut,
+    threads: NonZeroUsize,
 }
 
 /// A rule at work: its check with its findings.
@@ -439,7 +461,7 @@ impl<'a> Pass<'a> {
 
     fn finish(
         mut self,
-        (folder, threads): (PathBuf, NonZeroUsize),
+        place: Place,
         numbers: ValNumbers,
         rulings: &mut Vec<Ruling>,
         progress: &mut dyn FnMut(Progress),
@@ -460,15 +482,18 @@ impl<'a> Pass<'a> {
             let outcome = running.check.finish(&mut running.sink);
             rulings.push(Ruling::new(running.info, running.sink, outcome));
         }
-        let mut evidence = Evidence::new(folder, num_entries, heads, numbers);
-        evidence.threads = threads;
+        let mut evidence = Evidence::new(place.folder, num_entries, heads, numbers);
+        evidence.threads = place.threads;
+        evidence.left_out = place.left_out;
         if let Some(since) = self.since.filter(|_| self.is_in_place) {
             evidence.settled = since.settled();
         }
         let total = (self.checks.len() + self.recorded.len()) as u64;
         for (done, mut running) in (0..).zip(self.checks.into_iter().chain(self.recorded)) {
             progress(Progress { phase: "files", done, total });
+            running.sink.excuse(evidence.left_out.names());
             let outcome = running.check.finish(&evidence, &mut running.sink);
+            let outcome = evidence.left_out.outcome(outcome);
             rulings.push(Ruling::new(running.info, running.sink, outcome));
         }
         progress(Progress { phase: "files", done: total, total });

@@ -16,10 +16,14 @@ use schemas::state::CheckpointManifest;
 
 use crate::canonical;
 use crate::form;
+use crate::left_out::LeftOut;
 use crate::since::Settled;
 
 /// Largest JSON document that is read from a file.
 pub const MAX_DOCUMENT_BYTES: u64 = 16 << 20;
+
+/// What is said of a file that was left out, behind its name.
+pub(crate) const WAS_LEFT_OUT: &str = " was left out of the bundle";
 
 /// A head whose signature verified and whose root matched the entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +63,12 @@ pub enum FileError {
     /// No such file.
     #[error("{path} is missing")]
     Missing {
+        /// The file.
+        path: String,
+    },
+    /// Left out of the bundle that is audited.
+    #[error("{path}{WAS_LEFT_OUT}")]
+    LeftOut {
         /// The file.
         path: String,
     },
@@ -106,6 +116,7 @@ pub struct Evidence {
     pub settled: Settled,
     /// Threads to read large files on.
     pub threads: NonZeroUsize,
+    pub(crate) left_out: LeftOut,
     folder: PathBuf,
 }
 
@@ -119,6 +130,7 @@ impl Evidence {
             val_numbers,
             settled: Settled::default(),
             threads: NonZeroUsize::MIN,
+            left_out: LeftOut::default(),
             folder,
         }
     }
@@ -134,6 +146,7 @@ impl Evidence {
     /// # Errors
     /// When the path is unsafe, missing, or cannot be opened.
     pub fn open(&self, relative: &str) -> Result<File, FileError> {
+        self.refuse_left_out(relative)?;
         open_below(&self.folder, relative)
     }
 
@@ -142,7 +155,16 @@ impl Evidence {
     /// # Errors
     /// As [`Evidence::open`]; when it is larger.
     pub fn read(&self, relative: &str, limit: u64) -> Result<Vec<u8>, FileError> {
+        self.refuse_left_out(relative)?;
         read_below(&self.folder, relative, limit)
+    }
+
+    /// A file that was left out is neither missing nor looked for.
+    fn refuse_left_out(&self, relative: &str) -> Result<(), FileError> {
+        if self.left_out.has(relative) {
+            return Err(FileError::LeftOut { path: relative.to_owned() });
+        }
+        Ok(())
     }
 
     /// Names in a folder below the ledger's, sorted.

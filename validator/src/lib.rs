@@ -8,6 +8,7 @@
 
 mod assemble;
 mod audit;
+pub mod bundle;
 pub mod campaign;
 pub mod canonical;
 mod contract;
@@ -26,6 +27,7 @@ pub mod frozen;
 #[doc(hidden)]
 pub mod fuzzing;
 mod heads;
+mod left_out;
 mod logical;
 pub mod note;
 mod number;

@@ -6,7 +6,9 @@
 //! expected, what is there, where, and what to do; the sink's methods take all
 //! of them, so none can be left out.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use schemas::contract::FaultKind;
 use schemas::entry::Entry;
@@ -176,13 +178,28 @@ pub struct Sink {
     num_unlisted: u64,
     worst_unlisted: Effect,
     num_errors: u64,
+    /// Files that were left out, so that nothing follows from their absence.
+    excused: Arc<BTreeSet<String>>,
 }
 
 impl Sink {
     /// A sink for one rule.
     #[must_use]
     pub fn new(info: &'static RuleInfo) -> Self {
-        Self { info, findings: Vec::new(), num_unlisted: 0, worst_unlisted: Effect::None, num_errors: 0 }
+        Self {
+            info,
+            findings: Vec::new(),
+            num_unlisted: 0,
+            worst_unlisted: Effect::None,
+            num_errors: 0,
+            excused: Arc::default(),
+        }
+    }
+
+    /// From now on what is found of these files, which were left out of what is
+    /// audited, is that they could not be looked at.
+    pub(crate) fn excuse(&mut self, files: Arc<BTreeSet<String>>) {
+        self.excused = files;
     }
 
     /// Bytes are not what was committed to.
@@ -245,13 +262,21 @@ impl Sink {
         if severity == Severity::Error {
             self.num_errors += 1;
         }
+        let actual = actual.to_string();
+        let is_excused = |file: &str| self.excused.contains(file);
+        let asked = actual.strip_suffix(crate::evidence::WAS_LEFT_OUT);
+        let effect = if is_excused(&at.location) || asked.is_some_and(is_excused) {
+            effect.min(Effect::NotEvaluated)
+        } else {
+            effect
+        };
         if self.findings.len() >= MAX_LISTED_FINDINGS {
             self.num_unlisted += 1;
             self.worst_unlisted = self.worst_unlisted.max(effect);
             return;
         }
         self.findings.push(Finding {
-            actual: actual.to_string(),
+            actual,
             cause: at.cause,
             code: self.info.code.to_owned(),
             effect,

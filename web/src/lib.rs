@@ -5,6 +5,7 @@
 //! validator, and one nobody signed. They write nothing, accept only GET from
 //! a loopback name, load nothing from elsewhere, and work with scripts off.
 
+mod campaign_report;
 mod chart;
 mod pages;
 mod security;
@@ -58,6 +59,7 @@ pub fn router(config: Config) -> Router {
     Router::new()
         .route("/", get(pages::runs::html))
         .route("/runs.json", get(pages::runs::json))
+        .route("/campaigns/{campaign}", get(pages::campaign::page))
         .route("/runs/{run}", get(pages::run::page))
         .route("/runs/{run}/series.json", get(pages::run::series))
         .route("/runs/{run}/entries", get(pages::entries::html))

@@ -27,6 +27,14 @@ pub enum SourceError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The ledger is no campaign's, or holds something that no campaign has.
+    #[error("{path}: {reason}")]
+    Campaign {
+        /// The ledger.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// The ledger could not be read.
     #[error("cannot read the ledger {path}: {source}")]
     Read {

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::summary::Snapshot;
 
 /// Bound of the file that is read: an audit caps its findings well below it.
-const MAX_REPORT_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_REPORT_BYTES: u64 = 64 << 20;
 
 /// What lies beside the ledger.
 #[derive(Debug, Clone, Serialize)]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use ledger::FrozenContract;
+use ledger::campaign::CampaignContract;
 use ledger::reader::{ReadError, Reader};
 use ledger::tree::Hash;
 use schemas::body::{AttemptEndDet, Body, Credit, Kind};
@@ -20,6 +21,8 @@ const MAX_EVENTS: usize = 200;
 
 /// A read ledger.
 pub(crate) struct Snapshot {
+    /// What a campaign has frozen, where the ledger is that of one.
+    pub(crate) campaign: Option<CampaignContract>,
     pub(crate) contract: Option<Contract>,
     /// Pages of entries are read from it. It holds a private copy of the file,
     /// so that a run in progress is never disturbed.
@@ -139,6 +142,7 @@ pub(crate) fn read(path: &Path, reader: Reader) -> Result<Snapshot, ReadError> {
     curves.sort_by(|a, b| (&a.name, a.attempt).cmp(&(&b.name, b.attempt)));
     let series = curves.into_iter().map(Curve::points).collect();
     Ok(Snapshot {
+        campaign: pass.campaign,
         contract: pass.contract,
         reader: Mutex::new(reader),
         path: path.to_owned(),
@@ -150,6 +154,7 @@ pub(crate) fn read(path: &Path, reader: Reader) -> Result<Snapshot, ReadError> {
 
 #[derive(Default)]
 struct Pass {
+    campaign: Option<CampaignContract>,
     contract: Option<Contract>,
     curves: BTreeMap<(String, Option<u32>), Curve>,
     summary: Summary,
@@ -168,6 +173,9 @@ impl Pass {
                 summary.contract_digest = Some(frozen.digest.to_string());
                 summary.name.clone_from(&frozen.contract.name);
                 self.contract = Some(frozen.contract);
+            } else if let Ok(campaign) = CampaignContract::from_entry(entry) {
+                summary.name.clone_from(&campaign.preregistration.name);
+                self.campaign = Some(campaign);
             }
         }
         *summary.kinds.entry(entry.body.kind().name().to_owned()).or_default() += 1;

@@ -10,9 +10,12 @@ use ledger::keys::{KeyPair, Role};
 use ledger::reader::Reader;
 use schemas::contract::Contract;
 use schemas::dsse::REPORT_PAYLOAD_TYPE;
+use schemas::entry::LedgerKind;
 use schemas::report::Report;
+use validator::bundle::BundleAudit;
 use validator::{AuditRequest, render};
 
+use super::bundle;
 use crate::arguments::{AuditArguments, OutputFormat};
 use crate::failure::{Failure, OrFail};
 use crate::key_folder;
@@ -20,6 +23,13 @@ use crate::output::{count, print, say, say_done, write_file, write_out};
 
 pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
+    let is_bundle = bundle::is_bundle(&arguments.ledger);
+    if is_bundle && arguments.save {
+        return Err(Failure::new(
+            format!("{}: a report of a bundle has no ledger to lie beside", arguments.ledger.display()),
+            "name the report's own file with --save-to, and the folder of the validator's key with --keys",
+        ));
+    }
     let target = match (&arguments.save_to, arguments.save) {
         // What lies there is read by every later audit, however it was named.
         (Some(path), _) => Some((path.clone(), *path == report_path(&arguments.ledger))),
@@ -39,15 +49,10 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
         }
         None => None,
     };
-    let report = audit(&AuditRequest {
-        ledger: arguments.ledger.clone(),
-        head: arguments.head.clone(),
-        trust: arguments.trust.clone(),
-        val_numbers: arguments.val.clone(),
-        cosigned: arguments.cosigned.clone(),
-        since: arguments.since.clone(),
-        threads: arguments.threads,
-    })?;
+    let report = if is_bundle { report_of_bundle(arguments)? } else { report_of_ledger(arguments)? };
+    if report.run.is_none() && !is_bundle {
+        refuse_campaign(&arguments.ledger)?;
+    }
     if let Some(path) = arguments.since.as_deref().filter(|_| report.since.is_none()) {
         say(format!(
             "The entries do not begin with those that {} saw, so everything was looked at.",
@@ -69,6 +74,49 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
         say(format!("Signed the report with {} into {}.", signer.id(), path.display()));
     }
     Ok(report.verdict.exit_code())
+}
+
+fn report_of_ledger(arguments: &AuditArguments) -> Result<Report, Failure> {
+    audit(&AuditRequest {
+        ledger: arguments.ledger.clone(),
+        head: arguments.head.clone(),
+        trust: arguments.trust.clone(),
+        val_numbers: arguments.val.clone(),
+        cosigned: arguments.cosigned.clone(),
+        since: arguments.since.clone(),
+        threads: arguments.threads,
+    })
+}
+
+fn report_of_bundle(arguments: &AuditArguments) -> Result<Report, Failure> {
+    let request = BundleAudit {
+        head: arguments.head.clone(),
+        trust: arguments.trust.clone(),
+        val_numbers: arguments.val.clone(),
+        cosigned: arguments.cosigned.clone(),
+        since: arguments.since.clone(),
+        threads: arguments.threads,
+    };
+    bundle::audit(&arguments.ledger, &request)
+}
+
+/// A campaign's ledger is judged by other rules; what these say of it would only
+/// tell that it is no run's. Asked only where the audit could read no contract.
+fn refuse_campaign(ledger: &Path) -> Result<(), Failure> {
+    if kind_of(ledger) != Some(LedgerKind::Campaign) {
+        return Ok(());
+    }
+    let path = ledger.display();
+    Err(Failure::new(
+        format!("{path} is the ledger of a campaign, and this command audits the ledger of a run"),
+        format!("ledger campaign audit {path}"),
+    ))
+}
+
+/// What its first entry says of which kind a ledger is; nothing is checked.
+pub(super) fn kind_of(ledger: &Path) -> Option<LedgerKind> {
+    let entry = Reader::open(ledger).ok()?.entry(0).ok()?;
+    Some(entry.header.ledger)
 }
 
 /// Where a saved report lies.
@@ -151,6 +199,14 @@ pub(super) fn validator_key(keys: Option<&Path>, ledger: &Path) -> Result<KeyPai
 
 /// The signed report, as it lies in a file.
 pub(super) fn sign(report: &Report, signer: &KeyPair) -> Result<Vec<u8>, Failure> {
-    let payload = entry_json(report)?;
-    Ok(entry_json(&dsse::sign(REPORT_PAYLOAD_TYPE, &payload, signer))?)
+    sign_as(REPORT_PAYLOAD_TYPE, report, signer)
+}
+
+/// A signed report of a payload type, as it lies in a file.
+pub(super) fn sign_as(
+    payload_type: &str,
+    report: &impl serde::Serialize,
+    signer: &KeyPair,
+) -> Result<Vec<u8>, Failure> {
+    Ok(entry_json(&dsse::sign(payload_type, &entry_json(report)?, signer))?)
 }

@@ -6,16 +6,30 @@ use ledger::import::{ImportError, ImportSummary, import};
 use schemas::digest::encode_hex;
 use serde_json::json;
 
+use super::bundle;
 use super::verify_head::trusted_keys;
 use crate::arguments::ImportArguments;
 use crate::failure::Failure;
 use crate::output::{count, print, print_json, say, say_done};
+use crate::scratch::Scratch;
 
 pub(crate) fn run(arguments: &ImportArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     let keys = arguments.trust.as_deref().map(trusted_keys).transpose()?.unwrap_or_default();
     let (folder, ledger) = (&arguments.export, &arguments.output);
-    let summary = import(folder, ledger, &keys).map_err(|error| explain(error, arguments))?;
+    let summary = if bundle::is_bundle(folder) {
+        let scratch = Scratch::new()?;
+        let unpacked = bundle::unpacked(folder, &scratch)?;
+        let Some(export) = unpacked.export() else {
+            return Err(Failure::findings(
+                format!("{}: the ledger in it is not as an export holds one", folder.display()),
+                "`ledger audit` of the bundle says what is wrong with it; `tar --zstd -xf` unpacks it",
+            ));
+        };
+        import(&export, ledger, &keys).map_err(|error| explain(error, arguments))?
+    } else {
+        import(folder, ledger, &keys).map_err(|error| explain(error, arguments))?
+    };
     show(&summary, arguments)?;
     let (from, to) = (folder.display(), ledger.display());
     match (summary.is_created, summary.num_new_entries) {

@@ -1,6 +1,7 @@
 //! One file a command.
 
 mod audit;
+pub(crate) mod bundle;
 mod campaign;
 mod coverage;
 pub(crate) mod diff;
@@ -54,6 +55,7 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::Import(arguments) => import::run(&arguments),
         Command::Proof(arguments) => proof::run(&arguments),
         Command::Witness(arguments) => witness::run(&arguments.command),
+        Command::Bundle(arguments) => bundle::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
         Command::Rule(arguments) => rule::run(&arguments),
         Command::Rules(arguments) if arguments.coverage => coverage::run(&arguments),

@@ -1,6 +1,7 @@
 //! One file a page: its template struct, its handler, its JSON twin.
 
 pub(crate) mod assets;
+pub(crate) mod campaign;
 pub(crate) mod entries;
 pub(crate) mod entry;
 pub(crate) mod run;
@@ -40,6 +41,9 @@ impl IntoResponse for SourceError {
     fn into_response(self) -> Response {
         let (status, hint) = match &self {
             Self::NoSuchRun { .. } => (StatusCode::NOT_FOUND, "The list of runs is at /."),
+            Self::Campaign { .. } => {
+                (StatusCode::NOT_FOUND, "Run `ledger campaign audit` on the file: it names what is wrong.")
+            }
             Self::Folder { .. } | Self::Read { .. } => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "Run `ledger audit` on the file: it names what is wrong.")
             }

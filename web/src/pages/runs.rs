@@ -10,12 +10,16 @@ use schemas::body::Kind;
 use serde::Serialize;
 
 use super::{blocking, render};
+use crate::campaign_report::{self, StoredCampaignReport};
 use crate::source::{Library, SourceError};
 use crate::stored_report::{self, Coverage, StoredReport};
+use crate::summary::Snapshot;
 
 /// One line of the list.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct RunLine {
+    /// Where the line leads: a run's page, or a campaign's.
+    address: Option<String>,
     error: Option<String>,
     file: String,
     name: String,
@@ -33,23 +37,42 @@ struct RunsPage {
     lines: Vec<RunLine>,
 }
 
+const MISSING: &str = "no stored report";
+const UNUSABLE: &str = "stored report is not usable";
+
+fn run_verdict(snapshot: &Snapshot) -> String {
+    match stored_report::read(snapshot) {
+        StoredReport::Missing => MISSING.to_owned(),
+        StoredReport::Unusable { .. } => UNUSABLE.to_owned(),
+        StoredReport::Signed { coverage, report } => of_coverage(report.verdict.name(), coverage),
+    }
+}
+
+fn campaign_verdict(snapshot: &Snapshot) -> String {
+    match campaign_report::read(snapshot) {
+        StoredCampaignReport::Missing => MISSING.to_owned(),
+        StoredCampaignReport::Unusable { .. } => UNUSABLE.to_owned(),
+        StoredCampaignReport::Signed { coverage, report } => of_coverage(report.verdict.name(), coverage),
+    }
+}
+
+fn of_coverage(verdict: &str, coverage: Coverage) -> String {
+    match coverage {
+        Coverage::Whole => verdict.to_owned(),
+        Coverage::Older => format!("{verdict} (of an older state)"),
+        Coverage::Partial => format!("{verdict} (its head is not of every entry)"),
+    }
+}
+
 fn lines(library: &Library) -> Result<Vec<RunLine>, SourceError> {
     let line = |path: std::path::PathBuf| match library.snapshot(&path) {
         Ok(snapshot) => {
-            let verdict = match stored_report::read(&snapshot) {
-                StoredReport::Missing => "no stored report".to_owned(),
-                StoredReport::Unusable { .. } => "stored report is not usable".to_owned(),
-                StoredReport::Signed { coverage, report } => {
-                    let verdict = report.verdict.name();
-                    match coverage {
-                        Coverage::Whole => verdict.to_owned(),
-                        Coverage::Older => format!("{verdict} (of an older state)"),
-                        Coverage::Partial => format!("{verdict} (its head is not of every entry)"),
-                    }
-                }
-            };
+            let is_campaign = snapshot.campaign.is_some();
+            let verdict = if is_campaign { campaign_verdict(&snapshot) } else { run_verdict(&snapshot) };
             let summary = &snapshot.summary;
+            let folder = if is_campaign { "campaigns" } else { "runs" };
             RunLine {
+                address: Some(format!("/{folder}/{}", summary.run)),
                 error: None,
                 file: summary.file.clone(),
                 name: summary.name.clone(),
@@ -57,11 +80,12 @@ fn lines(library: &Library) -> Result<Vec<RunLine>, SourceError> {
                 num_entries: summary.num_entries,
                 run: Some(summary.run.clone()),
                 started_us: summary.started_us,
-                status: summary.status(),
+                status: if is_campaign { "campaign".to_owned() } else { summary.status() },
                 verdict,
             }
         }
         Err(error) => RunLine {
+            address: None,
             error: Some(error.to_string()),
             file: path.display().to_string(),
             name: String::new(),

@@ -1,19 +1,41 @@
-//! `ledger campaign audit`: the validator's report on a campaign, printed.
+//! `ledger campaign audit`: the validator's report on a campaign, printed, and
+//! signed on request.
 
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ledger::campaign::read_campaign;
+use ledger::keys::KeyPair;
+use ledger::reader::Reader;
 use schemas::campaign::report::CampaignReport;
+use schemas::dsse::CAMPAIGN_REPORT_PAYLOAD_TYPE;
+use schemas::entry::LedgerKind;
 use validator::campaign::{CampaignRequest, audit, sarif, text};
 
 use crate::arguments::OutputFormat;
 use crate::campaign_arguments::CampaignAuditArguments;
+use crate::commands::audit::{kind_of, report_path, sign_as, validator_key};
 use crate::failure::{Failure, OrFail};
-use crate::output::{count, counted, print, say_done, write_out};
+use crate::output::{count, counted, print, say, say_done, write_file, write_out};
 
 pub(crate) fn run(arguments: &CampaignAuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
+    let ledger = &arguments.campaign;
+    let target = match (&arguments.save_to, arguments.save) {
+        (Some(path), _) => Some((path.clone(), *path == report_path(ledger))),
+        (None, true) => Some((report_path(ledger), true)),
+        (None, false) => None,
+    };
+    // A key that may not sign is told before the work.
+    let signer = target.as_ref().map(|_| signer(arguments)).transpose()?;
     let report = report(arguments)?;
+    if report.campaign.is_none() && kind_of(ledger) == Some(LedgerKind::Run) {
+        let path = ledger.display();
+        return Err(Failure::new(
+            format!("{path} is the ledger of a run, and this command audits the ledger of a campaign"),
+            format!("ledger audit {path}"),
+        ));
+    }
     let format = if arguments.json { OutputFormat::Json } else { arguments.output_format };
     match format {
         OutputFormat::Text => write_out(text(&report).as_bytes())?,
@@ -29,7 +51,31 @@ pub(crate) fn run(arguments: &CampaignAuditArguments) -> Result<u8, Failure> {
         ),
         started,
     );
+    if let (Some((path, replace)), Some(signer)) = (target, signer) {
+        write_file(&path, &sign_as(CAMPAIGN_REPORT_PAYLOAD_TYPE, &report, &signer)?, replace)?;
+        say(format!("Signed the report with {} into {}.", signer.id(), path.display()));
+    }
     Ok(report.verdict.exit_code())
+}
+
+/// The validator's key, which has to be the one that the preregistration names:
+/// a report by another key would count for nobody. A campaign that cannot be read
+/// names none, and its report says what is wrong with it.
+fn signer(arguments: &CampaignAuditArguments) -> Result<KeyPair, Failure> {
+    let ledger = &arguments.campaign;
+    let key = validator_key(arguments.keys.as_deref(), ledger)?;
+    let state = Reader::open(ledger).ok().and_then(|reader| read_campaign(&reader).ok());
+    let named = state.map(|state| state.contract.preregistration.keys.validator.public);
+    match named {
+        Some(named) if named != key.public_hex() => Err(Failure::new(
+            format!(
+                "the preregistration names validator key {named}, the key folder holds {}",
+                key.public_hex()
+            ),
+            "name the folder with the campaign's keys with --keys",
+        )),
+        _ => Ok(key),
+    }
 }
 
 /// Runs the audit with a progress bar on stderr.

@@ -1,0 +1,66 @@
+//! A folder for what a command unpacks or copies, gone when the command is:
+//! by itself, and where it is interrupted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tempfile::TempDir;
+
+use crate::failure::{Failure, OrFail};
+use crate::output::say;
+
+/// A private folder.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    folder: TempDir,
+}
+
+/// Tries of removing a folder in which another thread still makes files.
+const MAX_TRIES: u32 = 50;
+
+impl Scratch {
+    /// Makes one in the folder for temporary files.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        Self::new_in(&std::env::temp_dir(), "ledger-bundle-")
+    }
+
+    /// Makes one in a folder. Private copies of ledgers that the command takes
+    /// lie in it too, so that all of them go together.
+    pub(crate) fn new_in(parent: &Path, prefix: &str) -> Result<Self, Failure> {
+        let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent).or_fail(
+            format!("cannot make a folder in {}", parent.display()),
+            "make room, or make it writable",
+        )?;
+        // Fails only where it was set before, and then copies lie where they did.
+        let _ = tempfile::env::override_temp_dir(folder.path());
+        remove_on_signal(folder.path().to_owned())?;
+        Ok(Self { folder })
+    }
+
+    /// The folder.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// Removes the folder and ends the process when it is asked to end.
+fn remove_on_signal(folder: PathBuf) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    std::thread::spawn(move || {
+        let Some(signal) = signals.forever().next() else { return };
+        for _ in 0..MAX_TRIES {
+            match std::fs::remove_dir_all(&folder) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                _ => break,
+            }
+        }
+        say("interrupted; what was unpacked is removed");
+        std::process::exit(128 + signal);
+    });
+    Ok(())
+}
