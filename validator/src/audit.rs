@@ -15,6 +15,7 @@ use crate::documents;
 use crate::error::AuditError;
 use crate::evidence::{Evidence, MAX_DOCUMENT_BYTES, ValNumbers};
 use crate::frozen::Frozen;
+use crate::profile;
 use crate::heads::{HeadSinks, HeadWatch, MAX_HEAD_FILE_BYTES};
 use crate::logical::Logical;
 use crate::roots::{RootAt, Roots};
@@ -184,6 +185,7 @@ fn audit_once(
         head: assemble::head_seen(&evidence.heads),
         independence: assemble::independence(contract),
         nonclaims: assemble::nonclaims(contract),
+        not_promised: profile::not_promised(contract),
         num_entries: evidence.num_entries,
         profile: contract.map(|contract| contract.ruleset.profile),
         projection: conclusions.projection,
@@ -281,7 +283,7 @@ impl<'a> Pass<'a> {
             sink: Sink::new(rule.info()),
             is_settled: since.is_some_and(|since| since.is_settled(rule.info().code)),
             check: match frozen {
-                Some(frozen) => rule.open(frozen),
+                Some(frozen) => profile::open(rule, frozen),
                 None => unavailable("the contract could not be read"),
             },
         };
