@@ -9,6 +9,7 @@
 
 pub mod campaign;
 pub mod canonical;
+pub mod costs;
 pub mod create;
 pub mod dsse;
 pub mod export;

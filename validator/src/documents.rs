@@ -123,7 +123,11 @@ fn check_list(read: &ContractRead, sink: &mut Sink) {
         }
     }
     let preregistration = preregistration(read).map(|_| PREREGISTRATION.to_owned());
-    let required = REQUIRED.into_iter().map(str::to_owned).chain(preregistration).chain(profile::pointers(&read.contract));
+    let required = REQUIRED
+        .into_iter()
+        .map(str::to_owned)
+        .chain(preregistration)
+        .chain(profile::pointers(&read.contract));
     for pointer in required.filter(|pointer| !seen.contains(pointer.as_str())) {
         sink.rejected(
             At::entry(0, "/body/det/artifacts"),

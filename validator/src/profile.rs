@@ -62,10 +62,7 @@ static EXTERNAL_LOOP: &[Line] = &[
         "GL401",
         "The rate is the one that the loop says it used; that its optimizer did is not shown.",
     ),
-    shows_less(
-        "GL402",
-        "Decay and groups are those that the loop says it used, and norms may be left out.",
-    ),
+    shows_less("GL402", "Decay and groups are those that the loop says it used, and norms may be left out."),
     shows_less(
         "GL403",
         "The coefficient follows from the recorded norm; that gradients were multiplied by it is the loop's word.",

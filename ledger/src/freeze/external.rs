@@ -154,7 +154,11 @@ fn check_terms(contract: &Contract, problems: &mut Problems) {
         ),
         (contract.budget.max_tokens.is_none(), "/budget/max_tokens", "expected null"),
         (contract.budget.max_wall_s.is_none(), "/budget/max_wall_s", "expected null"),
-        (contract.order == OrderPolicy::KeyedPermutation, "/order/scheme", "expected \"keyed_permutation/1\""),
+        (
+            contract.order == OrderPolicy::KeyedPermutation,
+            "/order/scheme",
+            "expected \"keyed_permutation/1\"",
+        ),
         (
             contract.schedule.iter().all(|group| is_closed(&group.shape)),
             "/schedule",
@@ -176,7 +180,10 @@ fn check_state(contract: &Contract, problems: &mut Problems) {
         problems.require(
             declaration.not_applicable.is_some() || CAPTURED.contains(&declaration.class),
             format!("/state_classes/{index}/not_applicable"),
-            format!("{} is declared captured, and the recorder for other loops has no file of it", declaration.class),
+            format!(
+                "{} is declared captured, and the recorder for other loops has no file of it",
+                declaration.class
+            ),
             "give the reason why it does not apply, or leave out a class that is not required",
         );
     }
@@ -196,9 +203,6 @@ mod tests {
         assert_eq!(external_code_digest([("loop.py", a)]), expected);
         assert_ne!(external_code_digest([("loop.py", b)]), expected);
         assert_ne!(external_code_digest([("other.py", a)]), expected);
-        assert_ne!(
-            external_code_digest([("a", a), ("b", b)]),
-            external_code_digest([("b", b), ("a", a)])
-        );
+        assert_ne!(external_code_digest([("a", a), ("b", b)]), external_code_digest([("b", b), ("a", a)]));
     }
 }

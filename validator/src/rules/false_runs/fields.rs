@@ -25,8 +25,7 @@ use super::{attempts, changed, check_table, checkpoints, evaluation, faults, mem
 use super::{retention, scaling, stateful, statistical, warm_start, workers};
 use crate::derive::shares;
 use crate::fixture::{
-    Fixture, NONCE, RunBuilder, StoredRun, asynchronous, blake3_of, contract_json, external_loop,
-    honest_run,
+    Fixture, NONCE, RunBuilder, StoredRun, asynchronous, blake3_of, contract_json, external_loop, honest_run,
 };
 
 /// A run by its name.

@@ -196,7 +196,10 @@ fn honest_runs_pass_every_rule() {
         .map(|rule| rule.info().code)
         .filter(|code| external.check(rule(code)).0 == RuleStatus::Passed)
         .collect();
-    assert!(passed.contains(&"GL206") && !passed.contains(&"GL408") && !passed.contains(&"GL640"), "{passed:?}");
+    assert!(
+        passed.contains(&"GL206") && !passed.contains(&"GL408") && !passed.contains(&"GL640"),
+        "{passed:?}"
+    );
     remember("of an external loop", passed);
     // Its weights are not the seed's; `warm_start` has the other rules.
     let warm = warm_start::warm(|_| {});
