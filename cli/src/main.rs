@@ -11,6 +11,7 @@
 mod arguments;
 mod campaign_arguments;
 mod commands;
+mod external_loop;
 mod failure;
 mod inputs;
 mod key_folder;

@@ -104,6 +104,8 @@ pub(crate) struct History {
     pub(crate) evaluations: BTreeMap<String, BTreeMap<u64, f64>>,
     pub(crate) has_segment: bool,
     pub(crate) has_started: bool,
+    /// Threads of the first attempt.
+    pub(crate) num_threads: Option<u32>,
     pub(crate) selected: Option<Halves<CandidateSelectedDet, CandidateObs>>,
 }
 
@@ -122,6 +124,7 @@ impl History {
                 self.counters = from
                     .and_then(|point| self.checkpoints.get(&point.checkpoint))
                     .map_or_else(Counters::default, |checkpoint| checkpoint.counters);
+                self.num_threads.get_or_insert(halves.obs.plan.num_threads);
                 self.attempts.push(PastAttempt {
                     attempt: halves.det.attempt,
                     cost: CostTotals::default(),

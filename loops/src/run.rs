@@ -12,7 +12,8 @@ use ledger::reader::Reader;
 use ledger::recorder::{Record, Recorder};
 use schemas::body::{Body, CostTotals, Halves, Outcome, RunEndDet, RunEndObs};
 use schemas::contract::{
-    Contract, Device, EvidenceProfile, KeepPolicy, OrderPolicy, Recovery, SaveMode, StoppingRule,
+    Contract, Device, EvidenceProfile, KeepPolicy, OrderPolicy, PermittedRewrite, Recovery, SaveMode,
+    StoppingRule,
 };
 
 use crate::attempt::Attempt;
@@ -115,6 +116,7 @@ impl Run {
             recorder.close()?;
             return Err(LoopError::Over { run: frozen.run, reason });
         }
+        check_threads(&frozen.contract, &history, options.num_threads.max(1))?;
         let inputs = Inputs::load(&frozen.contract, &reader, &folder)?;
         Ok(Self { costs, folder, frozen, history, identity, inputs, options, reader, recorder })
     }
@@ -147,6 +149,19 @@ fn key_folder(options: &LoopOptions, folder: &Path) -> PathBuf {
         .clone()
         .or_else(|| std::env::var_os(KEYS_VARIABLE).map(PathBuf::from))
         .unwrap_or_else(|| folder.join("keys"))
+}
+
+/// Bits depend on the number of threads in most frameworks.
+fn check_threads(contract: &Contract, history: &History, actual: u32) -> Result<(), LoopError> {
+    let permits = contract.topology.permitted_rewrites.contains(&PermittedRewrite::ThreadCount);
+    match history.num_threads {
+        Some(expected) if expected != actual && !permits => Err(LoopError::Differs {
+            what: "the number of threads",
+            expected: format!("that of the first attempt, {expected}"),
+            actual: actual.to_string(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// What `ledger freeze` refuses too; a contract may have been frozen elsewhere.

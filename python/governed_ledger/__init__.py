@@ -119,6 +119,8 @@ class Attempt:
         """The checkpoint that it begins from; None: the initial state."""
         self.contract: dict[str, Any] = json.loads(native.contract_json)
         """The frozen contract."""
+        self.card: dict[str, Any] = json.loads(native.card_json)
+        """The optimizer policy card."""
         self._handler: Any = None
 
     @property

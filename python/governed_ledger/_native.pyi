@@ -14,6 +14,7 @@ class NativeAttempt:
     number: int
     run_id: str
     contract_json: str
+    card_json: str
     last_step: int
     is_over: bool
     warnings: list[str]

@@ -113,6 +113,12 @@ impl NativeAttempt {
             .map_err(|error| LedgerError::new_err(error.to_string()))
     }
 
+    /// The policy card as JSON.
+    #[getter]
+    fn card_json(&self) -> PyResult<String> {
+        serde_json::to_string(self.attempt.card()).map_err(|error| LedgerError::new_err(error.to_string()))
+    }
+
     /// Completed updates on record.
     #[getter]
     fn last_step(&self) -> u64 {

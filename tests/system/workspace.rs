@@ -48,7 +48,7 @@ fn every_member_is_known_to_these_tests() -> Result<()> {
     let members: BTreeSet<&str> =
         metadata.workspace_packages().into_iter().map(|package| package.name.as_str()).collect();
     let known =
-        ["cli", "corpus", "evaluator", "ledger", "schemas", "system-tests", "trainer", "validator", "web"];
+        ["cli", "corpus", "evaluator", "ledger", "loops", "python", "schemas", "system-tests", "trainer", "validator", "web"];
     assert_eq!(members, BTreeSet::from(known), "a new crate needs its place among the dependency directions");
     Ok(())
 }
@@ -76,6 +76,16 @@ fn ledger_knows_only_schemas() -> Result<()> {
     )
 }
 
+/// What records a loop of one's own judges nothing, and does not bring the
+/// trainer along.
+#[test]
+fn the_recorder_for_other_loops_reaches_neither_trainer_nor_validator() -> Result<()> {
+    for name in ["loops", "python"] {
+        check_never_reaches(&metadata()?, name, &["validator", "trainer", "evaluator", "cli", "web"])?;
+    }
+    Ok(())
+}
+
 #[test]
 fn schemas_knows_no_other_member_and_hashes_nothing() -> Result<()> {
     let members = ["ledger", "validator", "trainer", "evaluator", "cli", "web", "corpus"];
@@ -99,7 +109,7 @@ fn web_computes_no_verdict() -> Result<()> {
 fn burn_stays_in_the_trainer() -> Result<()> {
     let metadata = metadata()?;
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli"] {
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli", "loops", "python"] {
         check_is_built_without(&metadata, name, is_burn)?;
         let locked = locked_closure(&packages, name)?;
         let found: Vec<&String> = locked.iter().filter(|other| is_burn(other)).collect();
@@ -113,7 +123,7 @@ fn burn_stays_in_the_trainer() -> Result<()> {
 #[test]
 fn object_store_stays_in_the_trainer() -> Result<()> {
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli"] {
+    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "web", "cli", "loops", "python"] {
         let locked = locked_closure(&packages, name)?;
         for other in ["object_store", "reqwest", "rustls"] {
             assert!(!locked.contains(other), "{name} can pull in {other}");

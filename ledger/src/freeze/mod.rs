@@ -47,6 +47,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use authority::RULESET_EDITION;
 pub use external::external_code_digest;
+pub use model::parameter_manifest;
 pub(crate) use preregistration::refuse_owner;
 pub use preregistration::{
     CAMPAIGN_RULESET_EDITION, CheckedPreregistration, MIN_SEEDS, PreregistrationError,

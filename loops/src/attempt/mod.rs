@@ -22,7 +22,7 @@ use schemas::contract::{Contract, Direction, EvaluationStream, Metric};
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, LearnerId, SegmentId, WorkerId};
 use schemas::number::Float;
-use schemas::policy_card::Clipping;
+use schemas::policy_card::{Clipping, PolicyCard};
 
 use crate::checkpoint::Resumed;
 use crate::error::LoopError;
@@ -161,6 +161,12 @@ impl Attempt {
     #[must_use]
     pub const fn contract(&self) -> &Contract {
         &self.run.frozen.contract
+    }
+
+    /// The optimizer policy card.
+    #[must_use]
+    pub const fn card(&self) -> &PolicyCard {
+        &self.run.inputs.card
     }
 
     /// The run's identifier.
