@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use ledger::FrozenContract;
+use ledger::reader::Reader;
 use ledger::recorder::{Record, Recorder};
 use schemas::body::{
     AttemptReason, AttemptStartDet, AttemptStartObs, Body, CheckpointDet, CheckpointFailedObs, CostDet,
@@ -251,7 +252,9 @@ fn record_recovery(
 /// Writes what recoveries cost, in three entries.
 fn charge(attempt: &mut Attempt, charges: &Charges, step: u64) -> Result<(), LoopError> {
     let mut lost_us = 0u64;
-    for entry in attempt.run.reader.entries(0) {
+    // What was lost was committed by earlier attempts.
+    let reader = Reader::open(&attempt.run.options.ledger)?;
+    for entry in reader.entries(0) {
         let entry = entry?;
         let (Body::Step(halves), Some(of), Some(at)) = (&entry.body, entry.header.attempt, entry.header.step)
         else {

@@ -60,7 +60,6 @@ pub struct Run {
     pub(crate) identity: Identity,
     pub(crate) inputs: Inputs,
     pub(crate) options: LoopOptions,
-    pub(crate) reader: Reader,
     pub(crate) recorder: Recorder,
 }
 
@@ -118,7 +117,7 @@ impl Run {
         }
         check_threads(&frozen.contract, &history, options.num_threads.max(1))?;
         let inputs = Inputs::load(&frozen.contract, &reader, &folder)?;
-        Ok(Self { costs, folder, frozen, history, identity, inputs, options, reader, recorder })
+        Ok(Self { costs, folder, frozen, history, identity, inputs, options, recorder })
     }
 
     /// The frozen contract.

@@ -24,6 +24,7 @@ says what to do.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import signal
 import sys
@@ -46,7 +47,7 @@ __all__ = [
     "runtime",
 ]
 
-PathLike = Union[str, "Any"]
+PathLike = Union[str, "os.PathLike[str]"]
 
 
 def runtime() -> str:

@@ -10,7 +10,17 @@ use anyhow::{Context, Result};
 use system_tests::workspace_root;
 
 const MEMBERS: [&str; 11] = [
-    "cli", "corpus", "evaluator", "ledger", "loops", "python", "schemas", "tests", "trainer", "validator", "web",
+    "cli",
+    "corpus",
+    "evaluator",
+    "ledger",
+    "loops",
+    "python",
+    "schemas",
+    "tests",
+    "trainer",
+    "validator",
+    "web",
 ];
 
 /// Longest file without a stated reason.

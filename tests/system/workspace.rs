@@ -47,8 +47,19 @@ fn every_member_is_known_to_these_tests() -> Result<()> {
     let metadata = metadata()?;
     let members: BTreeSet<&str> =
         metadata.workspace_packages().into_iter().map(|package| package.name.as_str()).collect();
-    let known =
-        ["cli", "corpus", "evaluator", "ledger", "loops", "python", "schemas", "system-tests", "trainer", "validator", "web"];
+    let known = [
+        "cli",
+        "corpus",
+        "evaluator",
+        "ledger",
+        "loops",
+        "python",
+        "schemas",
+        "system-tests",
+        "trainer",
+        "validator",
+        "web",
+    ];
     assert_eq!(members, BTreeSet::from(known), "a new crate needs its place among the dependency directions");
     Ok(())
 }

@@ -75,7 +75,12 @@ impl Loop {
                 });
                 values.take(num_elements).flat_map(f32::to_le_bytes).collect()
             };
-            let tensor = |name: String, bytes| NamedTensor { bytes, dtype: "F32".to_owned(), name, shape: shape.clone() };
+            let tensor = |name: String, bytes| NamedTensor {
+                bytes,
+                dtype: "F32".to_owned(),
+                name,
+                shape: shape.clone(),
+            };
             for moment in ["exp_avg", "exp_avg_sq"] {
                 optimizer.push(tensor(format!("{path}.{moment}"), values(0.0, 0.0)));
             }
@@ -151,7 +156,8 @@ fn run(folder: &RunFolder, wrong: Wrong, vanish_after: Option<u64>) -> Result<bo
         let mut fed = attempt.batch(state.position, u64::from(contract.batch.global_examples))?;
         let mut groups = Vec::new();
         for (group, weight_decay, _) in attempt.groups() {
-            let learning_rate = attempt.learning_rate(&group, step)? * if wrong == Wrong::Rate { 2.0 } else { 1.0 };
+            let learning_rate =
+                attempt.learning_rate(&group, step)? * if wrong == Wrong::Rate { 2.0 } else { 1.0 };
             groups.push(GroupStep {
                 clip_coefficient: 0.0,
                 group,
@@ -187,7 +193,11 @@ fn failed(report: &Value) -> BTreeSet<String> {
 
 fn check_rejected(wrong: Wrong, codes: &[&str]) -> Result<()> {
     let folder = frozen(&[])?;
-    assert!(!run(&folder, if matches!(wrong, Wrong::Cursor | Wrong::Moments) { Wrong::Nothing } else { wrong }, Some(7))?);
+    assert!(!run(
+        &folder,
+        if matches!(wrong, Wrong::Cursor | Wrong::Moments) { Wrong::Nothing } else { wrong },
+        Some(7)
+    )?);
     assert!(run(&folder, wrong, None)?);
     let report = folder.report();
     let failed = failed(&report);
@@ -207,7 +217,11 @@ fn a_loop_that_vanished_and_resumed_is_accepted_under_its_own_name() -> Result<(
     assert!(run(&folder, Wrong::Nothing, None)?);
 
     let report = folder.report();
-    assert_eq!((&report["verdict"], &report["profile"]), (&"accepted".into(), &"external-loop".into()), "{report:#}");
+    assert_eq!(
+        (&report["verdict"], &report["profile"]),
+        (&"accepted".into(), &"external-loop".into()),
+        "{report:#}"
+    );
     assert_eq!(report["denominators"]["attempted"], 2);
     assert_eq!(report["denominators"]["recovered"], 1);
     let not_promised = report["not_promised"].as_array().expect("a list");
@@ -307,10 +321,19 @@ fn calls_that_leave_the_contracts_calendar_are_refused() -> Result<()> {
     let folder = frozen(&[])?;
     let mut attempt = Run::open(options(&folder))?.begin()?;
     let fed = attempt.batch(0, 4)?;
-    let step =
-        Step { fed: &fed, gradient_norm: 1.0, groups: Vec::new(), loss: 1.0, num_microbatches: 1, position: 0 };
+    let step = Step {
+        fed: &fed,
+        gradient_norm: 1.0,
+        groups: Vec::new(),
+        loss: 1.0,
+        num_microbatches: 1,
+        position: 0,
+    };
     let error = attempt.step(&step).expect_err("step 0 is not evaluated and saved");
-    assert!(error.to_string().contains("an evaluation of \"val\" and a checkpoint is due at step 0"), "{error}");
+    assert!(
+        error.to_string().contains("an evaluation of \"val\" and a checkpoint is due at step 0"),
+        "{error}"
+    );
     let error = attempt.save(Vec::new(), Vec::new(), 0).expect_err("not evaluated");
     assert!(matches!(error, LoopError::Order { .. }), "{error}");
     let error = attempt.finish().expect_err("not the last step");
