@@ -63,6 +63,13 @@ need_crash_tools() {
     need faketime faketime
 }
 
+# Debian's PyTorch for Debian's Python, which the example and its tests run with.
+need_torch() {
+    need /usr/bin/python3 python3
+    /usr/bin/python3 -c 'import torch' 2>/dev/null || install_packages python3-torch libopenblas0-pthread
+    /usr/bin/python3 -c 'import torch' || fail "python3-torch is installed, but /usr/bin/python3 cannot import torch"
+}
+
 need_rust() {
     command -v cargo >/dev/null || fail "cargo is not installed" "hint: install Rust; rust-toolchain.toml names the version"
 }

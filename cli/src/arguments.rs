@@ -189,6 +189,18 @@ pub(crate) struct InitArguments {
     /// Folder of the role keys [default: $LEDGER_KEYS, else `keys` in the new folder, or beside the campaign].
     #[arg(long, value_name = "DIR")]
     pub(crate) keys: Option<PathBuf>,
+    /// Who trains: this project's trainer, or a loop of your own, which the Python package records.
+    #[arg(long, value_enum, default_value_t = ProfileArgument::Native)]
+    pub(crate) profile: ProfileArgument,
+    /// The script of your loop, and what it imports of your own; copied into the new folder.
+    #[arg(long = "loop", value_name = "FILE", num_args = 1.., requires = "output")]
+    pub(crate) loop_files: Vec<PathBuf>,
+    /// What your loop computes with, such as "torch 2.1.0".
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) backend: Option<String>,
+    /// What your loop runs in, as the Python package says it: "Python 3.11.2".
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) runtime: Option<String>,
     /// Where the contract's plan runs; the trainer must have been built with it.
     #[arg(long, value_enum, default_value_t = DeviceArgument::Cpu)]
     pub(crate) device: DeviceArgument,
@@ -198,6 +210,14 @@ pub(crate) struct InitArguments {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileArgument {
+    /// This project's trainer; every rule of the edition.
+    Native,
+    /// A loop of your own; an audit says what that does not show.
+    ExternalLoop,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

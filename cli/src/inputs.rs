@@ -17,7 +17,8 @@ use schemas::policy_card::PolicyCard;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::arguments::InitArguments;
+use crate::arguments::{InitArguments, ProfileArgument};
+use crate::external_loop::ExternalLoop;
 use crate::failure::Failure;
 use crate::membership::{self, CampaignMembership};
 use crate::template::{self, CARD, DATA_FOLDER};
@@ -47,6 +48,8 @@ pub(crate) struct Inputs {
     /// Bytes of the policy card.
     pub(crate) card: Vec<u8>,
     pub(crate) code: Code,
+    /// The loop of one's own, where there is one.
+    pub(crate) external: Option<ExternalLoop>,
     /// Without keys, sealed set and quality target.
     pub(crate) contract: Value,
     /// The key folder; it may be missing, and so may keys in it.
@@ -66,10 +69,11 @@ impl Inputs {
         let membership = membership::read(arguments)?;
         let mut contract = edited_contract(arguments, output, membership.as_ref())?;
         let trainer = trainer_program::locate(arguments.trainer.as_deref());
-        let identity = trainer_program::identity(&trainer, arguments.device.name())?;
-        contract["code"] = serde_json::to_value(&identity.code)?;
-        contract["environment"] = serde_json::to_value(identity.environment)?;
-        contract["plan"] = serde_json::to_value(identity.plan)?;
+        let external = ExternalLoop::read(arguments)?;
+        let code = match &external {
+            Some(external) => external.fill(&mut contract, arguments.device.name())?,
+            None => fill_identity(&mut contract, &trainer, arguments.device.name())?,
+        };
         let wants_baseline = arguments.baseline || arguments.preset.has_baseline();
         let baseline = if wants_baseline { Some(baseline_stream(&contract)?) } else { None };
         check_late_edits(arguments, &contract, wants_baseline)?;
@@ -82,15 +86,42 @@ impl Inputs {
         build.check().map_err(refused_text)?;
         let mut card = serde_json::from_str::<PolicyCard>(ADAMW)?;
         workers::communication(&contract).clone_into(&mut card.distribution.communication);
+        if let Some(external) = &external {
+            external.card(&mut card);
+        }
+        let parameters = match &external {
+            Some(_) => ExternalLoop::parameters(&contract, &card)?,
+            None => {
+                let card_file = private.path().join(CARD);
+                std::fs::write(&card_file, entry_json(&card)?)?;
+                trainer_program::parameters(&trainer, &contract["architecture"], &card_file)?
+            }
+        };
         let card = entry_json(&card)?;
-        let card_file = private.path().join(CARD);
-        std::fs::write(&card_file, &card)?;
-        let parameters = trainer_program::parameters(&trainer, &contract["architecture"], &card_file)?;
         workers::fill_traffic(&mut contract, &serde_json::from_slice(&parameters)?);
         let preregistration = membership.map(|membership| membership.preregistration);
-        let code = identity.code;
-        Ok(Self { baseline, build, card, code, contract, keys, parameters, preregistration, private })
+        Ok(Self {
+            baseline,
+            build,
+            card,
+            code,
+            contract,
+            external,
+            keys,
+            parameters,
+            preregistration,
+            private,
+        })
     }
+}
+
+/// The trainer's identity, in the contract.
+fn fill_identity(contract: &mut Value, trainer: &Path, device: &str) -> Result<Code, Failure> {
+    let identity = trainer_program::identity(trainer, device)?;
+    contract["code"] = serde_json::to_value(&identity.code)?;
+    contract["environment"] = serde_json::to_value(identity.environment)?;
+    contract["plan"] = serde_json::to_value(identity.plan)?;
+    Ok(identity.code)
 }
 
 /// Applies the edits of the blocks that have been filled in by now.
@@ -109,6 +140,9 @@ fn edited_contract(
     let mut contract = template::contract(arguments.preset, &name);
     if let Some(membership) = membership {
         membership.fill(&mut contract)?;
+    }
+    if arguments.profile == ProfileArgument::ExternalLoop {
+        ExternalLoop::adapt(&mut contract);
     }
     let class = LicenseClass::from(arguments.license);
     contract["data"]["admitted_license_classes"] = json!([class]);

@@ -12,6 +12,7 @@ mod arguments;
 mod campaign_arguments;
 mod commands;
 mod export_arguments;
+mod external_loop;
 mod failure;
 mod inputs;
 mod key_folder;

@@ -10,6 +10,7 @@
 pub mod bundle;
 pub mod campaign;
 pub mod canonical;
+pub mod costs;
 pub mod create;
 pub mod dsse;
 pub mod export;

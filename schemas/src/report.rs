@@ -7,7 +7,7 @@ use crate::digest::Digest;
 use crate::finding::Finding;
 use crate::ids::{CandidateId, RunId};
 use crate::number::Float;
-use crate::present::present;
+use crate::present::{not_empty, present};
 use crate::trust::TrustScope;
 
 /// The validator's word on a run.
@@ -221,6 +221,21 @@ pub struct AuditedBefore {
     pub size: u64,
 }
 
+/// What a rule shows less of under an evidence profile than under `native`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NotPromised {
+    /// Code of the rule.
+    pub code: String,
+    /// Whether it was evaluated all the same, and shows less.
+    pub evaluated: bool,
+    /// Name of the rule.
+    pub rule: String,
+    /// What is not promised, and why.
+    pub why: String,
+}
+
 /// An audit report. Beside the ledger, never in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
@@ -241,6 +256,10 @@ pub struct Report {
     /// What the run does not show, from the contract, and what no audit of
     /// this kind shows.
     pub nonclaims: Vec<String>,
+    /// What the evidence profile does not promise, rule by rule; left out under
+    /// `native`, which promises all of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "not_empty")]
+    pub not_promised: Vec<NotPromised>,
     /// Entries that were read.
     pub num_entries: u64,
     /// Evidence profile of the contract.
@@ -276,4 +295,16 @@ pub struct Report {
     pub trust: Option<TrustScope>,
     /// The word.
     pub verdict: Verdict,
+}
+
+impl Report {
+    /// The verdict as people read it: with the evidence profile, where that is
+    /// not `native`, so that nobody takes the one for the other.
+    #[must_use]
+    pub fn verdict_text(&self) -> String {
+        match self.profile {
+            Some(EvidenceProfile::ExternalLoop) => format!("{} (external-loop)", self.verdict.name()),
+            Some(EvidenceProfile::Native) | None => self.verdict.name().to_owned(),
+        }
+    }
 }

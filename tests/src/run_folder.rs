@@ -95,6 +95,21 @@ impl RunFolder {
         Self::init(&["--lipsum"].into_iter().chain(set).collect::<Vec<_>>())
     }
 
+    /// A folder with a contract of the profile `external-loop` for a loop that is
+    /// the file `source`, with changes as in [`Self::with`]. Nothing is frozen yet.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn external(source: &Path, backend: &str, runtime: &str, changes: &[&str]) -> Self {
+        let source = source.to_string_lossy();
+        let mut arguments = vec!["--lipsum", "--profile", "external-loop", "--loop", &source];
+        arguments.extend(["--backend", backend, "--runtime", runtime]);
+        arguments.extend(changes.iter().flat_map(|change| ["--set", change]));
+        Self::init(&arguments)
+    }
+
     /// [`Self::with`] for so many workers.
     ///
     /// # Panics

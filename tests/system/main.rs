@@ -14,6 +14,7 @@ mod crash_trials;
 mod crashes;
 mod diff;
 mod end_to_end;
+mod external_loop;
 mod frozen;
 mod honest;
 mod imports;

@@ -9,8 +9,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use system_tests::workspace_root;
 
-const MEMBERS: [&str; 10] =
-    ["cli", "corpus", "evaluator", "ledger", "schemas", "tests", "trainer", "validator", "web", "witness"];
+const MEMBERS: [&str; 13] = [
+    "cli",
+    "corpus",
+    "evaluator",
+    "exports",
+    "ledger",
+    "loops",
+    "python",
+    "schemas",
+    "tests",
+    "trainer",
+    "validator",
+    "web",
+    "witness",
+];
 
 /// What a witness remembers is an SQLite file too, and no ledger.
 const STATE_OF_A_WITNESS: &str = "witness/src/state.rs";

@@ -53,6 +53,8 @@ fn every_member_is_known_to_these_tests() -> Result<()> {
         "evaluator",
         "exports",
         "ledger",
+        "loops",
+        "python",
         "schemas",
         "system-tests",
         "trainer",
@@ -85,6 +87,16 @@ fn ledger_knows_only_schemas() -> Result<()> {
         "ledger",
         &["validator", "trainer", "evaluator", "cli", "web", "corpus"],
     )
+}
+
+/// What records a loop of one's own judges nothing, and does not bring the
+/// trainer along.
+#[test]
+fn the_recorder_for_other_loops_reaches_neither_trainer_nor_validator() -> Result<()> {
+    for name in ["loops", "python"] {
+        check_never_reaches(&metadata()?, name, &["validator", "trainer", "evaluator", "cli", "web"])?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -124,7 +136,9 @@ fn exports_computes_no_verdict() -> Result<()> {
 fn burn_stays_in_the_trainer() -> Result<()> {
     let metadata = metadata()?;
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "witness", "cli"] {
+    for name in [
+        "schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "witness", "cli", "loops", "python",
+    ] {
         check_is_built_without(&metadata, name, is_burn)?;
         let locked = locked_closure(&packages, name)?;
         let found: Vec<&String> = locked.iter().filter(|other| is_burn(other)).collect();
@@ -138,7 +152,9 @@ fn burn_stays_in_the_trainer() -> Result<()> {
 #[test]
 fn object_store_stays_in_the_trainer() -> Result<()> {
     let packages = lock_file()?;
-    for name in ["schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "witness", "cli"] {
+    for name in [
+        "schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "witness", "cli", "loops", "python",
+    ] {
         let locked = locked_closure(&packages, name)?;
         for other in ["object_store", "reqwest"] {
             assert!(!locked.contains(other), "{name} can pull in {other}");

@@ -10,25 +10,24 @@ pub mod batch;
 pub mod checkpoint;
 pub mod cli;
 mod commands;
-pub mod data;
 pub mod detect;
 pub mod device;
 pub mod distance;
 pub mod engine;
 pub mod evaluate;
-pub mod export;
 pub mod faults;
 pub mod identity;
 pub mod model;
 pub mod optimizer;
-pub mod order;
 pub mod plateau;
 pub mod probe;
 pub mod randomness;
 pub mod run;
 pub mod scaling;
-pub mod schedule;
 pub mod shuffle;
 pub mod state;
 pub mod store;
 pub mod workers;
+
+// Where other loops find them too, without burn.
+pub use corpus::{order, schedule, source as data, tensors as export};

@@ -20,6 +20,7 @@ use crate::frozen::Frozen;
 use crate::heads::{HeadSinks, HeadWatch, MAX_HEAD_FILE_BYTES};
 use crate::left_out::LeftOut;
 use crate::logical::Logical;
+use crate::profile;
 use crate::roots::{RootAt, Roots};
 use crate::row::{Looked, RowCheck, RowContext};
 use crate::rows;
@@ -219,6 +220,7 @@ fn audit_once(
         head: assemble::head_seen(&evidence.heads),
         independence: assemble::independence(contract),
         nonclaims: assemble::nonclaims(contract),
+        not_promised: profile::not_promised(contract),
         num_entries: evidence.num_entries,
         profile: contract.map(|contract| contract.ruleset.profile),
         projection: conclusions.projection,
@@ -324,7 +326,7 @@ impl<'a> Pass<'a> {
             rules::run_rules().partition(|rule| rule.follows_recorded_order());
         let open = |rule: &'static dyn Rule| {
             let check = match frozen {
-                Some(frozen) => rule.open(frozen),
+                Some(frozen) => profile::open(rule, frozen),
                 None => unavailable("the contract could not be read"),
             };
             Running {

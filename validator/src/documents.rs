@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::canonical::check_entry_json;
 use crate::contract::ContractRead;
 use crate::frozen::{Bound, ExampleTable, Frozen, FrozenPreregistration};
+use crate::profile;
 use crate::rule::{At, Outcome, Sink};
 use crate::store::Store;
 
@@ -121,13 +122,17 @@ fn check_list(read: &ContractRead, sink: &mut Sink) {
             sink.rejected(at(), "a binding is listed twice", "each pointer once", &artifact.pointer);
         }
     }
-    let preregistration = preregistration(read).map(|_| PREREGISTRATION);
-    let required = REQUIRED.into_iter().chain(preregistration);
-    for pointer in required.filter(|pointer| !seen.contains(pointer)) {
+    let preregistration = preregistration(read).map(|_| PREREGISTRATION.to_owned());
+    let required = REQUIRED
+        .into_iter()
+        .map(str::to_owned)
+        .chain(preregistration)
+        .chain(profile::pointers(&read.contract));
+    for pointer in required.filter(|pointer| !seen.contains(pointer.as_str())) {
         sink.rejected(
             At::entry(0, "/body/det/artifacts"),
             format!("the document that the contract binds at {pointer} is not stored"),
-            pointer,
+            &pointer,
             "no artifact with this pointer",
         );
     }

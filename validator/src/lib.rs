@@ -32,6 +32,7 @@ mod logical;
 pub mod note;
 mod number;
 mod parallel;
+mod profile;
 mod reading;
 pub mod render;
 mod roots;

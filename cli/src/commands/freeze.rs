@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ledger::freeze::{CheckedContract, FreezeError, FreezeProblem, FreezeRequest, freeze};
 use ledger::strict::{ParseOptions, parse};
+use schemas::contract::EvidenceProfile;
 use serde_json::{Value, json};
 
 use crate::arguments::FreezeArguments;
@@ -64,7 +65,12 @@ pub(crate) fn run(arguments: &FreezeArguments) -> Result<u8, Failure> {
             witness.name
         ));
     }
-    say(format!("next: trainer run --ledger {}", frozen.ledger.display()));
+    match frozen.checked.contract.ruleset.profile {
+        EvidenceProfile::Native => say(format!("next: trainer run --ledger {}", frozen.ledger.display())),
+        EvidenceProfile::ExternalLoop => {
+            say(format!("next: run your loop on {}, and then `ledger audit`", frozen.ledger.display()));
+        }
+    }
     Ok(0)
 }
 

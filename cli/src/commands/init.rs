@@ -38,6 +38,7 @@ pub(crate) fn run(arguments: &InitArguments) -> Result<u8, Failure> {
         card,
         code,
         mut contract,
+        external,
         keys,
         parameters,
         preregistration,
@@ -61,6 +62,9 @@ pub(crate) fn run(arguments: &InitArguments) -> Result<u8, Failure> {
     }
     write_file(&output.join(CARD), &card, false)?;
     write_file(&output.join(PARAMETERS), &parameters, false)?;
+    if let Some(external) = &external {
+        external.write(output)?;
+    }
     if let Some(preregistration) = preregistration {
         write_file(&output.join(PREREGISTRATION), &preregistration, false)?;
     }

@@ -17,6 +17,7 @@ mod date;
 mod document;
 mod equivalence;
 mod execution;
+mod external;
 mod faults;
 mod files;
 mod initialization;
@@ -45,6 +46,8 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 pub use authority::RULESET_EDITION;
+pub use external::external_code_digest;
+pub use model::parameter_manifest;
 pub(crate) use preregistration::refuse_owner;
 pub use preregistration::{
     CAMPAIGN_RULESET_EDITION, CheckedPreregistration, MIN_SEEDS, PreregistrationError,
@@ -276,6 +279,7 @@ fn check_contract(
     );
     initialization::check(&mut contract, is_shape_possible, num_frozen, folder, problems);
     membership::check(&mut contract, folder, &mut inputs, problems);
+    external::check(&mut contract, folder, &mut inputs, problems);
     schedule::check(&contract, card.as_ref(), &inputs, problems);
     execution::check(&contract, is_shape_possible, num_frozen, problems);
     state::check(&contract, problems);

@@ -5,6 +5,7 @@
 //! without being bound.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use schemas::PARAMETER_MANIFEST_FORMAT;
 use schemas::contract::{Architecture, Contract, LlamaDecoder};
@@ -15,6 +16,7 @@ use super::document;
 use super::files::Folder;
 use super::problem::Problems;
 use super::{Inputs, named_document, require_tag};
+use crate::canonical;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
@@ -100,6 +102,25 @@ pub(super) fn check_parameters(
     }
     problems.extend(collector);
     num_frozen
+}
+
+/// The parameter manifest of an architecture under a card, as the bytes of its
+/// file: every parameter is trained.
+///
+/// # Errors
+/// In words, where the shape is not possible or a parameter has no group.
+pub fn parameter_manifest(architecture: &Architecture, card: &PolicyCard) -> Result<Vec<u8>, String> {
+    let mut problems = Problems::new(Path::new("architecture"));
+    let Architecture::LlamaDecoder(decoder) = architecture;
+    let parameters = match decoder.num_layers {
+        1..=MAX_LAYERS => derive(decoder, card, &mut problems),
+        other => return Err(format!("/num_layers is {other}; expected 1 to {MAX_LAYERS}")),
+    };
+    if let Some(problem) = problems.into_list().first() {
+        return Err(problem.to_string());
+    }
+    let manifest = ParameterManifest { format: PARAMETER_MANIFEST_FORMAT.to_owned(), parameters };
+    canonical::entry_json(&manifest).map_err(|error| error.to_string())
 }
 
 fn compare(manifest: &ParameterManifest, expected: &[ParameterDeclaration], problems: &mut Problems) {

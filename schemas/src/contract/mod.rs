@@ -8,6 +8,7 @@
 mod authority;
 mod equivalence;
 mod execution;
+mod external;
 mod faults;
 mod lineage;
 mod model;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use authority::*;
 pub use equivalence::*;
 pub use execution::*;
+pub use external::*;
 pub use faults::*;
 pub use lineage::*;
 pub use model::*;
@@ -77,6 +79,10 @@ pub struct Contract {
     pub expected: ExpectedEnvelope,
     /// Anything that a later edition adds.
     pub extensions: Vec<Extension>,
+    /// The loop that executes the run, where it is not this project's trainer;
+    /// there exactly under the evidence profile `external-loop`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_loop: Option<ExternalLoop>,
     /// Injected faults, and what to do about any fault.
     pub faults: FaultPolicy,
     /// Limits under which the trainer leaves cleanly.

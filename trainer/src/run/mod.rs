@@ -11,7 +11,6 @@ pub mod attempt;
 mod calendar;
 pub mod charges;
 pub mod conclude;
-pub mod costs;
 pub mod doubt;
 pub mod error;
 pub mod failpoint;
@@ -34,6 +33,8 @@ pub mod signals;
 pub(crate) mod stored;
 pub mod train;
 pub mod warm_start;
+
+pub use ledger::costs;
 
 use std::io;
 use std::path::{Path, PathBuf};

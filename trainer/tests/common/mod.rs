@@ -191,6 +191,7 @@ pub fn contract(decoder: &LlamaDecoder, microbatch_examples: u32, accumulation: 
         },
         expected: ExpectedEnvelope { communication_bytes_per_step: 0, memory_bytes: 1 << 30 },
         extensions: Vec::new(),
+        external_loop: None,
         faults: FaultPolicy {
             detection: Detection::default(),
             plan: Vec::new(),

@@ -45,6 +45,8 @@ pub fn sarif(report: &Report) -> Value {
             }],
             "properties": {
                 "verdict": report.verdict.name(),
+                "profile": report.profile,
+                "notPromised": report.not_promised,
                 "route": route_name(report.route),
                 "ruleset": report.ruleset,
                 "run": report.run,

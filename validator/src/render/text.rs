@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use schemas::finding::{Finding, Severity};
-use schemas::report::{HeadSource, Report, Route, RuleResult, RuleStatus, Verdict};
+use schemas::report::{HeadSource, NotPromised, Report, Route, RuleResult, RuleStatus, Verdict};
 
 use super::{basis_text, place, route_name, severity_name};
 
@@ -31,6 +31,19 @@ fn write_report(out: &mut String, report: &Report) -> std::fmt::Result {
     for line in &report.nonclaims {
         writeln!(out, "  - {}", one_line(line))?;
     }
+    write_not_promised(out, &report.not_promised)
+}
+
+/// What another evidence profile than `native` leaves open, rule by rule.
+fn write_not_promised(out: &mut String, list: &[NotPromised]) -> std::fmt::Result {
+    if list.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nIts evidence profile, external-loop, does not promise this:")?;
+    for NotPromised { code, evaluated, rule, why } in list {
+        let how = if *evaluated { "shows less" } else { "not evaluated" };
+        writeln!(out, "  - {code} {rule} ({how}): {}", one_line(why))?;
+    }
     Ok(())
 }
 
@@ -42,7 +55,7 @@ fn write_verdict(out: &mut String, report: &Report) -> std::fmt::Result {
         Verdict::Incomplete => "the run is not over, or a part of its record is missing",
         Verdict::NotEvaluated => "a rule could not run",
     };
-    writeln!(out, "{}: {meaning}", report.verdict.name())?;
+    writeln!(out, "{}: {meaning}", report.verdict_text())?;
     let why = match (report.verdict, report.route, &report.selected) {
         (Verdict::Accepted, Route::RequestQualification, None) => ": no candidate was selected",
         (Verdict::Accepted, Route::RequestQualification, Some(_)) => {

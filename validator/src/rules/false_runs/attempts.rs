@@ -3,7 +3,7 @@
 use schemas::body::{
     AttemptReason, Body, CheckpointDet, CheckpointFailedObs, CostTotals, Halves, Kind, Outcome, RunEndObs,
 };
-use schemas::contract::{Contract, EquivalenceClass, Recovery, StoppingRule};
+use schemas::contract::{Contract, EXTERNAL_PACKAGE, EquivalenceClass, Recovery, StoppingRule};
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, LearnerId, SegmentId};
 use schemas::number::Float;
@@ -157,6 +157,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 }
             });
         })
+    }),
+    error("GL206", "an attempt of an external loop under a native contract", || {
+        changed(|f| body!(f, AttemptStart, 0, |h| h.det.code.package = EXTERNAL_PACKAGE.to_owned()))
     }),
     error("GL206", "another binary", || {
         changed(|f| body!(f, AttemptStart, 0, |h| h.det.code.digest = Digest::sha256([8; 32])))

@@ -25,8 +25,8 @@ use super::{attempts, changed, check_table, checkpoints, evaluation, faults, mem
 use super::{retention, scaling, stateful, statistical, warm_start, workers};
 use crate::derive::shares;
 use crate::fixture::{
-    Fixture, NONCE, RunBuilder, StoredRun, WITNESSES, asynchronous, blake3_of, contract_json, honest_run,
-    name_witnesses,
+    Fixture, NONCE, RunBuilder, StoredRun, WITNESSES, asynchronous, blake3_of, contract_json, external_loop,
+    honest_run, name_witnesses,
 };
 
 /// A run by its name.
@@ -52,6 +52,7 @@ static BASES: &[Base] = &[
     ("a run of two workers with a crash", || workers::two().crash_after_step(6).build()),
     ("a run with a fault", || faults::struck().build()),
     ("a run that starts warm", || warm_start::warm(|_| {})),
+    ("a run of an external loop", || external_loop().crash_after_step(5).build()),
     ("a run that stops by patience", attempts::with_patience),
     ("a run that was probed within bounds", || probes::probed_under(probes::bounded, probes::within)),
     ("a run that was probed by a test", || statistical::tested(|_| {})),

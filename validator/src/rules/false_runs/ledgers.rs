@@ -7,6 +7,7 @@
 use std::fs;
 
 use schemas::body::QualificationValDet;
+use schemas::contract::{Contract, EvidenceProfile};
 use schemas::digest::Digest;
 use schemas::dsse::{
     IN_TOTO_PAYLOAD_TYPE, IN_TOTO_STATEMENT_TYPE, REPORT_PAYLOAD_TYPE, Statement, VAL_PREDICATE_TYPE,
@@ -20,8 +21,8 @@ use super::{check_table, evaluation};
 use crate::coverage::FIRST_OF_RUNS;
 use crate::evidence::ValNumbers;
 use crate::fixture::{
-    Fixture, RunBuilder, StoredRun, VALIDATOR, WITNESSES, cosigned, honest_run, json, name_witnesses,
-    signed_envelope, signing_key, witness_name,
+    Fixture, RunBuilder, StoredRun, VALIDATOR, WITNESSES, cosigned, external_loop, honest_run, json,
+    name_witnesses, signed_envelope, signing_key, witness_name,
 };
 use crate::rules::catalogue;
 use crate::val_numbers::ValPredicate;
@@ -48,6 +49,12 @@ fn changed(change: impl FnOnce(&mut Fixture)) -> Report {
     let mut fixture = honest_run();
     change(&mut fixture);
     StoredRun::new(fixture).audit()
+}
+
+/// The run of an external loop under a contract that was changed before it.
+fn external(change: impl FnOnce(&mut Contract) + 'static) -> Report {
+    let builder = external_loop().contract(change);
+    StoredRun::new(builder.build()).audit()
 }
 
 fn sql(statement: &str) -> Report {
@@ -141,6 +148,7 @@ static PASSING: &[Passing] = &[
     ("a ledger with its saved report", || with_report(VALIDATOR)),
     ("a ledger with a handoff", || with_handoff(true)),
     ("a ledger that its witnesses stood by", || witnessed(|_| {})),
+    ("a ledger of an external loop", || StoredRun::new(external_loop().build()).audit()),
 ];
 
 static FAILING: &[Failing] = &[
@@ -221,6 +229,23 @@ static FAILING: &[Failing] = &[
     fails("GL107", "an edition that nobody knows", || {
         let builder = RunBuilder::new().contract(|contract| contract.ruleset.edition.push('x'));
         StoredRun::new(builder.build()).audit()
+    }),
+    fails("GL107", "a native run of code that is an external loop's", || {
+        external(|contract| contract.ruleset.profile = EvidenceProfile::Native)
+    }),
+    fails("GL107", "an external loop of another digest", || {
+        external(|contract| contract.code.digest = Digest::sha256([9; 32]))
+    }),
+    fails("GL107", "an external loop that does not say so", || {
+        external(|contract| _ = contract.nonclaims.pop())
+    }),
+    fails("GL107", "an external loop under another package", || {
+        external(|contract| "trainer".clone_into(&mut contract.code.package))
+    }),
+    fails("GL104", "an external loop whose file is not stored", || {
+        let run = StoredRun::new(external_loop().build());
+        run.tamper("DELETE FROM artifacts WHERE rowid = 6");
+        run.audit()
     }),
     fails("GL108", "another val shard", || {
         damaged(|run| fs::write(run.beside("data/val-0.txt"), b"x").expect("writable"))

@@ -37,7 +37,7 @@ use schemas::contract::AverageOrder;
 use schemas::finding::Severity;
 use schemas::report::RuleStatus;
 
-use crate::fixture::{Fixture, RunBuilder, asynchronous, honest_run};
+use crate::fixture::{Fixture, RunBuilder, asynchronous, external_loop, honest_run};
 use crate::rule::Rule;
 
 /// One way of making a run false.
@@ -190,6 +190,18 @@ fn honest_runs_pass_every_rule() {
     check_honest(&membership::member().crash_after_step(6).build(), "of a campaign");
     workers::check_honest_runs();
     faults::check_honest_runs();
+    // What its profile leaves out; `profile` says why.
+    let external = external_loop().crash_after_step(6).build();
+    let passed: Vec<_> = rules()
+        .iter()
+        .map(|rule| rule.info().code)
+        .filter(|code| external.check(rule(code)).0 == RuleStatus::Passed)
+        .collect();
+    assert!(
+        passed.contains(&"GL206") && !passed.contains(&"GL408") && !passed.contains(&"GL640"),
+        "{passed:?}"
+    );
+    remember("of an external loop", passed);
     // Its weights are not the seed's; `warm_start` has the other rules.
     let warm = warm_start::warm(|_| {});
     let is_passed = |code: &&str| warm.check(rule(code)).0 == RuleStatus::Passed;

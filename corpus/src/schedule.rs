@@ -9,7 +9,7 @@ use std::f64::consts::PI;
 use schemas::contract::ScheduleShape;
 
 /// Rate of a shape at step `t`, from 1. A plateau's is that before any
-/// evaluation; what they make of it is [`crate::plateau`]'s.
+/// evaluation; what they make of it is the trainer's.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "step numbers stay far below 2^53")]
 pub fn rate(shape: &ScheduleShape, t: u64) -> f64 {

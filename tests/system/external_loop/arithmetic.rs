@@ -1,0 +1,371 @@
+//! A loop that is arithmetic and no model: its parameters are a function of what
+//! it was fed, so that a step that is executed again gives the same bits and one
+//! that was fed something else does not. It is there to be killed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use loops::{Attempt, Evaluation, GroupStep, LoopError, LoopOptions, NamedTensor, Run, Step};
+use serde_json::Value;
+use system_tests::run_folder::RunFolder;
+
+const BACKEND: &str = "arithmetic 1";
+const RUNTIME: &str = "Rust";
+
+/// A frozen run of the loop.
+fn frozen(changes: &[&str]) -> Result<RunFolder> {
+    let source = tempfile::NamedTempFile::with_suffix(".rs")?;
+    std::fs::write(source.path(), include_str!("arithmetic.rs"))?;
+    let folder = RunFolder::external(source.path(), BACKEND, RUNTIME, changes);
+    let _ = folder.freeze().expect_code(0);
+    Ok(folder)
+}
+
+fn options(folder: &RunFolder) -> LoopOptions {
+    LoopOptions {
+        backend: BACKEND.to_owned(),
+        ledger: folder.ledger(),
+        num_threads: 1,
+        runtime: RUNTIME.to_owned(),
+        ..LoopOptions::default()
+    }
+}
+
+/// What the loop does wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Wrong {
+    Nothing,
+    /// A resume begins with the first example again.
+    Cursor,
+    /// Moments are zero again behind a resume.
+    Moments,
+    /// Another rate than the contract's.
+    Rate,
+    /// It says that it was fed what it was not.
+    Bytes,
+    /// The gradient norm of this step is not a number.
+    NotANumber(u64),
+}
+
+/// The state: one number for each of the model's elements.
+struct Loop {
+    model: Vec<NamedTensor>,
+    optimizer: Vec<NamedTensor>,
+    position: u64,
+}
+
+impl Loop {
+    /// Parameters that vary, and moments that are zero.
+    fn initial(attempt: &Attempt, folder: &Path) -> Result<Self> {
+        let manifest: Value = serde_json::from_slice(&std::fs::read(folder.join("parameters.json"))?)?;
+        let (mut model, mut optimizer) = (Vec::new(), Vec::new());
+        for parameter in manifest["parameters"].as_array().context("a list")? {
+            if !parameter["tied_to"].is_null() {
+                continue;
+            }
+            let path = parameter["path"].as_str().context("a path")?.to_owned();
+            let shape: Vec<u64> = serde_json::from_value(parameter["shape"].clone())?;
+            let num_elements = usize::try_from(shape.iter().product::<u64>())?;
+            let values = |first: f32, by: f32| -> Vec<u8> {
+                let mut value = first;
+                let values = std::iter::repeat_with(|| {
+                    value += by;
+                    value
+                });
+                values.take(num_elements).flat_map(f32::to_le_bytes).collect()
+            };
+            let tensor = |name: String, bytes| NamedTensor {
+                bytes,
+                dtype: "F32".to_owned(),
+                name,
+                shape: shape.clone(),
+            };
+            for moment in ["exp_avg", "exp_avg_sq"] {
+                optimizer.push(tensor(format!("{path}.{moment}"), values(0.0, 0.0)));
+            }
+            model.push(tensor(path, values(0.013, 0.000_117)));
+        }
+        anyhow::ensure!(attempt.last_step() == 0 || attempt.resumed().is_some(), "a step without a state");
+        Ok(Self { model, optimizer, position: 0 })
+    }
+
+    fn resumed(attempt: &Attempt, folder: &Path, wrong: Wrong) -> Result<Self> {
+        let mut state = Self::initial(attempt, folder)?;
+        if let Some(resumed) = attempt.resumed() {
+            state.model = resumed.model()?;
+            if wrong != Wrong::Moments {
+                state.optimizer = resumed.optimizer()?;
+            }
+            state.position = if wrong == Wrong::Cursor { 0 } else { resumed.position()? };
+        }
+        Ok(state)
+    }
+
+    /// Moves every element by what was fed; returns a loss and a norm.
+    fn update(&mut self, fed: &[Vec<u8>], rate: f64) -> (f64, f64) {
+        let sum: u64 = fed.iter().flatten().map(|byte| u64::from(*byte)).sum();
+        let gradient = 0.01 + (sum % 1009) as f32 / 10_000.0;
+        let moment = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let mut size = 0.0;
+        for tensor in &mut self.optimizer {
+            for bytes in tensor.bytes.chunks_mut(4) {
+                let value = moment(bytes).mul_add(0.9, gradient);
+                size = f64::from(value);
+                bytes.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "parameters are binary32")]
+        let by = (rate * size) as f32;
+        for tensor in &mut self.model {
+            for bytes in tensor.bytes.chunks_mut(4) {
+                let value = moment(bytes) - by;
+                bytes.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        (5.0 + f64::from(gradient) - size / 100.0, f64::from(gradient))
+    }
+}
+
+/// Runs one attempt to its end, or leaves after a step as a killed process does.
+fn run(folder: &RunFolder, wrong: Wrong, vanish_after: Option<u64>) -> Result<bool> {
+    let mut attempt = Run::open(options(folder))?.begin()?;
+    let mut state = Loop::resumed(&attempt, folder.path(), wrong)?;
+    let contract = attempt.contract().clone();
+    loop {
+        let due = attempt.due();
+        for stream in &due.evaluations {
+            let examples = attempt.stream_examples(stream)?;
+            let num_tokens = examples.iter().map(|example| example.len() as u64 - 1).sum();
+            let bits = 4.0 + 1.0 / (attempt.last_step() + 1) as f64;
+            let total_nats = bits * num_tokens as f64 * std::f64::consts::LN_2;
+            let num_examples = examples.len() as u64;
+            attempt.evaluation(&Evaluation { num_examples, num_tokens, stream, total_nats })?;
+        }
+        if due.checkpoint {
+            attempt.save(state.model.clone(), state.optimizer.clone(), state.position)?;
+        }
+        if due.is_last {
+            attempt.finish()?;
+            return Ok(true);
+        }
+        if vanish_after == Some(attempt.last_step()) {
+            return Ok(false);
+        }
+        let step = attempt.last_step() + 1;
+        let mut fed = attempt.batch(state.position, u64::from(contract.batch.global_examples))?;
+        let mut groups = Vec::new();
+        for (group, weight_decay, _) in attempt.groups() {
+            let learning_rate =
+                attempt.learning_rate(&group, step)? * if wrong == Wrong::Rate { 2.0 } else { 1.0 };
+            groups.push(GroupStep {
+                clip_coefficient: 0.0,
+                group,
+                learning_rate,
+                parameter_norm: None,
+                update_norm: None,
+                weight_decay,
+            });
+        }
+        let (loss, mut gradient_norm) = state.update(&fed, groups[0].learning_rate);
+        for group in &mut groups {
+            group.clip_coefficient = attempt.clip_coefficient(gradient_norm);
+        }
+        if wrong == Wrong::Bytes {
+            fed[0][0] ^= 1;
+        }
+        if wrong == Wrong::NotANumber(step) {
+            gradient_norm = f64::NAN;
+        }
+        let num_microbatches = contract.batch.accumulation;
+        let position = state.position;
+        attempt.step(&Step { fed: &fed, gradient_norm, groups, loss, num_microbatches, position })?;
+        state.position += fed.len() as u64;
+    }
+}
+
+/// Codes of the rules that a report says failed.
+fn failed(report: &Value) -> BTreeSet<String> {
+    let rules = report["rules"].as_array().expect("a report lists its rules");
+    let failed = rules.iter().filter(|rule| rule["status"] == "failed");
+    failed.map(|rule| rule["code"].as_str().expect("a code").to_owned()).collect()
+}
+
+fn check_rejected(wrong: Wrong, codes: &[&str]) -> Result<()> {
+    let folder = frozen(&[])?;
+    assert!(!run(
+        &folder,
+        if matches!(wrong, Wrong::Cursor | Wrong::Moments) { Wrong::Nothing } else { wrong },
+        Some(7)
+    )?);
+    assert!(run(&folder, wrong, None)?);
+    let report = folder.report();
+    let failed = failed(&report);
+    assert_eq!(report["verdict"], "rejected", "{wrong:?}: {report:#}");
+    for code in codes {
+        assert!(failed.contains(*code), "{wrong:?}: {code} is not among {failed:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_loop_that_vanished_and_resumed_is_accepted_under_its_own_name() -> Result<()> {
+    let folder = frozen(&[])?;
+    assert!(!run(&folder, Wrong::Nothing, Some(7))?);
+    let text = folder.audit(&[]).expect_code(4).stdout;
+    assert!(text.starts_with("incomplete (external-loop): "), "{text}");
+    assert!(run(&folder, Wrong::Nothing, None)?);
+
+    let report = folder.report();
+    assert_eq!(
+        (&report["verdict"], &report["profile"]),
+        (&"accepted".into(), &"external-loop".into()),
+        "{report:#}"
+    );
+    assert_eq!(report["denominators"]["attempted"], 2);
+    assert_eq!(report["denominators"]["recovered"], 1);
+    let not_promised = report["not_promised"].as_array().expect("a list");
+    assert!(not_promised.iter().any(|line| line["code"] == "GL408" && line["evaluated"] == false));
+    let text = folder.audit(&[]).expect_code(0).stdout;
+    assert!(text.starts_with("accepted (external-loop): "), "{text}");
+    assert!(text.contains("does not promise this:"), "{text}");
+    assert!(text.contains("a loop of the owner's own"), "the nonclaim is shown: {text}");
+
+    // A run that is over takes nothing more.
+    let over = Run::open(options(&folder)).expect_err("the run is over");
+    assert!(matches!(over, LoopError::Over { .. }), "{over}");
+    Ok(())
+}
+
+#[test]
+fn a_loop_that_was_interrupted_after_each_step_is_accepted() -> Result<()> {
+    let folder = frozen(&[])?;
+    let mut num_attempts = 0;
+    for step in 0..20 {
+        if run(&folder, Wrong::Nothing, Some(step))? {
+            break;
+        }
+        num_attempts += 1;
+    }
+    assert!(run(&folder, Wrong::Nothing, None)?);
+    assert!(num_attempts >= 19, "{num_attempts}");
+    let report = folder.report();
+    assert_eq!(report["verdict"], "accepted", "{report:#}");
+    Ok(())
+}
+
+#[test]
+fn a_resume_that_skips_the_data_cursor_is_found() -> Result<()> {
+    check_rejected(Wrong::Cursor, &["GL205", "GL302", "GL303", "GL304", "GL306", "GL607"])
+}
+
+#[test]
+fn a_resume_without_moments_is_found_in_the_steps_that_it_executes_again() -> Result<()> {
+    check_rejected(Wrong::Moments, &["GL205"])
+}
+
+#[test]
+fn another_rate_and_other_bytes_are_found() -> Result<()> {
+    check_rejected(Wrong::Rate, &["GL401"])?;
+    check_rejected(Wrong::Bytes, &["GL303", "GL304"])
+}
+
+#[test]
+fn a_number_that_is_none_ends_the_attempt_and_is_recovered_from() -> Result<()> {
+    let folder = frozen(&[])?;
+    let error = run(&folder, Wrong::NotANumber(7), None).expect_err("it is not a number");
+    assert!(error.to_string().contains("the gradient norm of step 7"), "{error}");
+    let entries = folder.entries();
+    let ends: Vec<&Value> = entries.iter().filter(|entry| entry["kind"] == "attempt.end").collect();
+    assert_eq!(ends.len(), 1);
+    assert_eq!(ends[0]["body"]["det"]["outcome"], "failed");
+    assert!(run(&folder, Wrong::Nothing, None)?);
+    let recovered = folder.entries().iter().filter(|entry| entry["kind"] == "fault.recovered").count();
+    assert_eq!(recovered, 1);
+    // The number stays on record, and is found.
+    assert!(failed(&folder.report()).contains("GL404"));
+    Ok(())
+}
+
+#[test]
+fn a_native_contract_is_refused_before_anything_is_written() -> Result<()> {
+    let folder = RunFolder::frozen();
+    let before = std::fs::read(folder.ledger())?;
+    let error = Run::open(options(&folder)).expect_err("its profile is native");
+    assert!(matches!(error, LoopError::Native { .. }), "{error}");
+    assert!(error.hint().contains("external-loop"));
+    assert_eq!(std::fs::read(folder.ledger())?, before);
+    Ok(())
+}
+
+#[test]
+fn a_changed_file_and_another_backend_are_refused() -> Result<()> {
+    let folder = frozen(&[])?;
+    let other = LoopOptions { backend: "arithmetic 2".to_owned(), ..options(&folder) };
+    let error = Run::open(other).expect_err("another backend");
+    assert!(matches!(error, LoopError::Differs { .. }), "{error}");
+    let program = LoopOptions { program: Some(std::env::current_exe()?), ..options(&folder) };
+    let error = Run::open(program).expect_err("another program");
+    assert!(matches!(error, LoopError::Program { .. }), "{error}");
+    let files = folder.path().join("loop");
+    let file = std::fs::read_dir(files)?.next().context("a file")??.path();
+    system_tests::run_folder::flip_byte(&file, 3);
+    let error = Run::open(options(&folder)).expect_err("another file");
+    assert!(matches!(error, LoopError::Code { .. }), "{error}");
+    assert_eq!(folder.entries().len(), 1, "the freeze alone");
+    Ok(())
+}
+
+#[test]
+fn calls_that_leave_the_contracts_calendar_are_refused() -> Result<()> {
+    let folder = frozen(&[])?;
+    let mut attempt = Run::open(options(&folder))?.begin()?;
+    let fed = attempt.batch(0, 4)?;
+    let step = Step {
+        fed: &fed,
+        gradient_norm: 1.0,
+        groups: Vec::new(),
+        loss: 1.0,
+        num_microbatches: 1,
+        position: 0,
+    };
+    let error = attempt.step(&step).expect_err("step 0 is not evaluated and saved");
+    assert!(
+        error.to_string().contains("an evaluation of \"val\" and a checkpoint is due at step 0"),
+        "{error}"
+    );
+    let error = attempt.save(Vec::new(), Vec::new(), 0).expect_err("not evaluated");
+    assert!(matches!(error, LoopError::Order { .. }), "{error}");
+    let error = attempt.finish().expect_err("not the last step");
+    assert!(matches!(error, LoopError::Order { .. }), "{error}");
+    let evaluation = Evaluation { num_examples: 1, num_tokens: 1, stream: "val", total_nats: 1.0 };
+    attempt.evaluation(&evaluation)?;
+    let error = attempt.save(Vec::new(), Vec::new(), 0).expect_err("no tensors");
+    assert!(error.to_string().contains("lacks"), "{error}");
+    attempt.interrupt("enough")?;
+    let error = attempt.interrupt("again").expect_err("it has ended");
+    assert!(matches!(error, LoopError::Order { .. }), "{error}");
+    Ok(())
+}
+
+#[test]
+fn terms_that_no_loop_can_keep_are_not_frozen() -> Result<()> {
+    let folder = frozen(&[])?;
+    let source = folder.path().join("loop").read_dir()?.next().context("a file")??.path();
+    let external = RunFolder::external(&source, BACKEND, RUNTIME, &[]);
+    external.edit_contract(|contract| {
+        contract["checkpoints"]["mode"] = "asynchronous".into();
+        contract["budget"]["max_tokens"] = 1_000_000.into();
+        contract["nonclaims"] = serde_json::json!(["none that is asked for"]);
+        contract["code"]["package"] = "trainer".into();
+    });
+    let refused = external.freeze().expect_code(1);
+    for place in ["/checkpoints/mode", "/budget/max_tokens", "/nonclaims", "/code/package"] {
+        refused.expect_message(&[place]);
+    }
+    // And a contract of the trainer's does not take the package of other loops.
+    let native = RunFolder::tiny();
+    native.edit_contract(|contract| contract["code"]["package"] = "external-loop".into());
+    native.freeze().expect_code(1).expect_message(&["/code/package"]);
+    Ok(())
+}

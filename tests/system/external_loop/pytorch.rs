@@ -1,0 +1,169 @@
+//! The PyTorch example through the Python package: killed, resumed, audited.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use system_tests::programs::{Finished, finish};
+use system_tests::run_folder::RunFolder;
+use system_tests::workspace_root;
+use tempfile::TempDir;
+
+/// Debian's interpreter, whose package python3-torch the example is written for.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// The package as a wheel would install it: Python's half, and the module that
+/// cargo built.
+fn package() -> Result<TempDir> {
+    let test = std::env::current_exe()?;
+    let folder = test.ancestors().nth(2).context("a test lies in <target>/<profile>/deps")?;
+    let module = folder.join("libgoverned_ledger.so");
+    ensure!(module.is_file(), "{} is not built\nhint: cargo build --workspace --lib", module.display());
+    let package = TempDir::with_prefix("governed-ledger-")?;
+    let target = package.path().join("governed_ledger");
+    std::fs::create_dir(&target)?;
+    std::fs::copy(module, target.join("_native.abi3.so"))?;
+    let source = workspace_root().join("python/governed_ledger/__init__.py");
+    std::fs::copy(source, target.join("__init__.py"))?;
+    Ok(package)
+}
+
+fn python(package: &Path, folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PYTHON);
+    command.args(arguments).current_dir(folder).env("PYTHONPATH", package).stdin(Stdio::null());
+    command.env_remove("LEDGER_KEYS").env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// What the interpreter says of itself.
+fn said(package: &Path, text: &str) -> String {
+    let program = format!("import torch, governed_ledger\nprint({text})");
+    let finished = finish(python(package, package, &["-c", &program])).expect_code(0);
+    finished.stdout.trim().to_owned()
+}
+
+/// A frozen run of a script.
+fn frozen(package: &Path, script: &Path) -> RunFolder {
+    let backend = said(package, "'torch ' + torch.__version__");
+    let runtime = said(package, "governed_ledger.runtime()");
+    let folder = RunFolder::external(script, &backend, &runtime, &[]);
+    let _ = folder.freeze().expect_code(0);
+    folder
+}
+
+fn train(package: &Path, folder: &RunFolder) -> Finished {
+    finish(python(package, folder.path(), &["loop/train.py", "run.db"]))
+}
+
+/// Trains until a line begins with `line`, and kills the process there.
+fn kill_at(package: &Path, folder: &RunFolder, line: &str) -> Result<()> {
+    let mut command = python(package, folder.path(), &["loop/train.py", "run.db"]);
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let output = BufReader::new(child.stdout.take().context("its output")?);
+    let mut has_come = false;
+    for printed in output.lines() {
+        if printed?.starts_with(line) {
+            has_come = true;
+            // SIGKILL: nothing of the process runs any more.
+            child.kill()?;
+            break;
+        }
+    }
+    let status = child.wait()?;
+    ensure!(has_come && !status.success(), "{line:?} never came, or the process was not killed: {status}");
+    Ok(())
+}
+
+fn example() -> PathBuf {
+    workspace_root().join("examples/pytorch/train.py")
+}
+
+/// The example with one line changed.
+fn changed(folder: &Path, from: &str, to: &str) -> Result<PathBuf> {
+    let text = std::fs::read_to_string(example())?;
+    ensure!(text.matches(from).count() == 1, "{from:?} does not occur once");
+    let path = folder.join("train.py");
+    std::fs::write(&path, text.replace(from, to))?;
+    Ok(path)
+}
+
+fn failed(report: &Value) -> Vec<String> {
+    let rules = report["rules"].as_array().expect("a report lists its rules");
+    let failed = rules.iter().filter(|rule| rule["status"] == "failed");
+    failed.map(|rule| rule["code"].as_str().expect("a code").to_owned()).collect()
+}
+
+#[test]
+fn a_pytorch_loop_that_is_killed_and_resumed_is_accepted_and_handed_off() -> Result<()> {
+    let package = package()?;
+    let folder = frozen(package.path(), &example());
+    kill_at(package.path(), &folder, "step      8")?;
+    let text = folder.audit(&[]).expect_code(4).stdout;
+    assert!(text.starts_with("incomplete (external-loop): "), "{text}");
+    let finished = train(package.path(), &folder).expect_code(0);
+    assert!(finished.stdout.contains("attempt 2 resumes from s00000005-a1"), "{finished}");
+    assert!(finished.stdout.contains("finished at step 20"), "{finished}");
+
+    // Somebody else's forward pass gives the numbers of the loop.
+    let _ = folder.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
+    let report = folder.report();
+    assert_eq!(report["verdict"], "accepted", "{report:#}");
+    assert_eq!(report["selection_basis"], "evaluator");
+    assert_eq!(report["denominators"]["attempted"], 2);
+    let executed = report["denominators"]["steps_executed"].as_u64().context("a count")?;
+    assert!(executed > 20, "steps were executed again: {executed}");
+    let _ = folder.audit(&["--save"]).expect_code(0);
+    let _ = folder.ledger_command("handoff", &[]).expect_code(0);
+    let handoff = std::fs::read_to_string(folder.path().join("run.db.handoff.dsse.json"))?;
+    assert!(!handoff.is_empty());
+    assert_eq!(folder.report()["verdict"], "accepted");
+
+    // The same command again records nothing more.
+    let again = train(package.path(), &folder);
+    assert_ne!(again.code, 0);
+    again.expect_message(&["is over", "hint:"]);
+    Ok(())
+}
+
+#[test]
+fn a_pytorch_loop_that_forgets_its_data_cursor_is_found() -> Result<()> {
+    let package = package()?;
+    let script = changed(
+        package.path(),
+        "step, position = attempt.resumed.step, attempt.resumed.position",
+        "step = attempt.resumed.step",
+    )?;
+    let folder = frozen(package.path(), &script);
+    kill_at(package.path(), &folder, "step      8")?;
+    let _ = train(package.path(), &folder).expect_code(0);
+    let report = folder.report();
+    assert_eq!(report["verdict"], "rejected");
+    let failed = failed(&report);
+    for code in ["GL205", "GL302", "GL303", "GL304"] {
+        assert!(failed.iter().any(|failed| failed == code), "{code} is not among {failed:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_exception_ends_the_attempt_as_failed_and_a_signal_as_interrupted() -> Result<()> {
+    let package = package()?;
+    let script = changed(
+        package.path(),
+        "    optimizer.zero_grad(set_to_none=True)\n",
+        "    optimizer.zero_grad(set_to_none=True)\n    if step == 3 and attempt.number == 1:\n        raise RuntimeError('of the loop')\n    if step == 3 and attempt.number == 2:\n        raise KeyboardInterrupt\n",
+    )?;
+    let folder = frozen(package.path(), &script);
+    train(package.path(), &folder).expect_code(1).expect_message(&["of the loop"]);
+    let _ = train(package.path(), &folder);
+    let _ = train(package.path(), &folder).expect_code(0);
+    let entries = folder.entries();
+    let ends = entries.iter().filter(|entry| entry["kind"] == "attempt.end");
+    let outcomes: Vec<&str> = ends.filter_map(|entry| entry["body"]["det"]["outcome"].as_str()).collect();
+    assert_eq!(outcomes, ["failed", "interrupted", "completed"]);
+    let report = folder.report();
+    assert_eq!(report["verdict"], "accepted", "{report:#}");
+    Ok(())
+}
