@@ -14,6 +14,8 @@ pub const CONTRACT_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.contrac
 pub const PREREGISTRATION_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.preregistration+json";
 /// Payload type of a signed audit report.
 pub const REPORT_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.report+json";
+/// Payload type of a signed training witness manifest.
+pub const TRAINING_WITNESS_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.training-witness+json";
 /// Payload type of an in-toto statement (in-toto attestation spec v1).
 pub const IN_TOTO_PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 /// Predicate type of the handoff of one candidate.

@@ -13,6 +13,7 @@
 
 pub mod body;
 pub mod campaign;
+pub mod challenge;
 pub mod contract;
 pub mod data;
 pub mod digest;

@@ -10,6 +10,7 @@ mod assemble;
 mod audit;
 pub mod campaign;
 pub mod canonical;
+pub mod challenge;
 mod contract;
 pub mod coverage;
 pub mod derive;

@@ -2,6 +2,7 @@
 
 mod audit;
 mod campaign;
+pub(crate) mod challenge;
 mod coverage;
 pub(crate) mod diff;
 mod export;
@@ -48,6 +49,7 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::Export(arguments) => export::run(&arguments),
         Command::Import(arguments) => import::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
+        Command::Challenge(arguments) => challenge::run(&arguments),
         Command::Rule(arguments) => rule::run(&arguments),
         Command::Rules(arguments) if arguments.coverage => coverage::run(&arguments),
         Command::Rules(arguments) => rule::run_all(&arguments),

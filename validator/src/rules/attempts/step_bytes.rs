@@ -12,7 +12,7 @@ use schemas::state::StateDigest;
 
 /// Appends the bytes of a step's determined half; equal bytes mean equal halves.
 pub(super) fn write(det: &StepDet, out: &mut Vec<u8>) {
-    let StepDet { counters, credit, draws, overflow, state, updates } = det;
+    let StepDet { counters, credit, draws, overflow, state, state_root, updates } = det;
     let Counters { evaluations, examples, tokens } = *counters;
     numbers(&[evaluations, examples, tokens], out);
     write_credit(credit, out);
@@ -30,6 +30,7 @@ pub(super) fn write(det: &StepDet, out: &mut Vec<u8>) {
             }
         }
     }
+    optional(state_root.as_ref(), out, write_digest);
     count(updates.len(), out);
     updates.iter().for_each(|update| write_update(update, out));
 }
