@@ -25,6 +25,7 @@ pub mod order;
 pub mod plateau;
 pub mod probe;
 pub mod randomness;
+pub mod replay;
 pub mod run;
 pub mod scaling;
 pub mod schedule;
