@@ -8,6 +8,7 @@ mod bad_ledgers;
 mod bad_storage;
 mod byte_sweep;
 mod campaigns;
+mod challenges;
 mod clock;
 mod crash_trials;
 mod crashes;
