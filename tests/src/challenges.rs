@@ -155,7 +155,7 @@ pub fn forge(honest: &RunFolder, forgery: Forgery) -> Result<Forged> {
 /// Replaces the weights of a step by the mean of two others'.
 fn interpolate(record: &mut Record, before: u64, step: u64, behind: u64) -> Result<()> {
     const NAME: &str = "model.safetensors";
-    let file = |step| Ok::<_, anyhow::Error>(record.file(record.checkpoint(step)?.join(NAME))?);
+    let file = |step| record.file(record.checkpoint(step)?.join(NAME));
     let (left, right) = (file(before)?, file(behind)?);
     ensure!(left.len() == right.len(), "two files of one model have one size");
     let header = left.get(..8).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));

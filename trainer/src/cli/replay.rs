@@ -54,7 +54,8 @@ pub(super) fn replay_command(arguments: &ReplayArguments) -> Result<u8, Failure>
         print_json(&report)?;
     } else {
         print(report.text().as_bytes())?;
-        say("next: ledger challenge run.db --verify CHALLENGE REPLAY");
+        let (ledger, challenge) = (arguments.ledger.display(), arguments.challenge.display());
+        say(&format!("next: ledger challenge {ledger} --verify {challenge} {}", report.output.display()));
     }
     Ok(report.exit_code())
 }

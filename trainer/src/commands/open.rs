@@ -2,7 +2,7 @@
 //! ledger committed to, and its bytes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ledger::reader::Reader;
 use schemas::body::Body;
@@ -107,7 +107,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 /// Index of the entry that commits a checkpoint, and the root that it holds.
-fn committed(ledger: &PathBuf, checkpoint: &CheckpointId) -> Result<(u64, Digest), Failure> {
+fn committed(ledger: &Path, checkpoint: &CheckpointId) -> Result<(u64, Digest), Failure> {
     let reader = Reader::open(ledger).map_err(RunError::from)?;
     for entry in reader.entries(0) {
         let entry = entry.map_err(RunError::from)?;

@@ -6,6 +6,7 @@
 //! everything else equal, and digests of numbers say nothing; how far apart two
 //! states are is then the replay's word, since its states are not kept.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use schemas::challenge::{
@@ -99,7 +100,7 @@ impl Comparison<'_> {
         for step in &replayed.steps {
             match self.record.steps.get(&step.step) {
                 Some(recorded) => self.step(recorded, step),
-                None => self.differ(step.step, (None, String::new()), "no entry", "an update"),
+                None => self.differ(step.step, (None, String::new()), &"no entry", &"an update"),
             }
         }
         match &replayed.end {
@@ -112,8 +113,8 @@ impl Comparison<'_> {
         &mut self,
         step: u64,
         (entry, place): (Option<u64>, String),
-        recorded: impl ToString,
-        replayed: impl ToString,
+        recorded: &dyn Display,
+        replayed: &dyn Display,
     ) {
         self.num_found += 1;
         if self.found.len() < MAX_LISTED {
@@ -126,17 +127,17 @@ impl Comparison<'_> {
         let step = replayed.step;
         match &recorded.det {
             Some((entry, det)) => self.values(step, *entry, det, &json(&replayed.det)),
-            None => self.differ(step, (None, String::new()), "no step entry", "an update"),
+            None => self.differ(step, (None, String::new()), &"no step entry", &"an update"),
         }
         for (stream, (entry, det)) in &recorded.evaluations {
             match replayed.evaluations.iter().find(|evaluation| evaluation.stream == *stream) {
                 Some(evaluation) => self.values(step, *entry, det, &json(evaluation)),
-                None => self.differ(step, (Some(*entry), "/body/det".to_owned()), stream, "no evaluation"),
+                None => self.differ(step, (Some(*entry), "/body/det".to_owned()), stream, &"no evaluation"),
             }
         }
         for evaluation in &replayed.evaluations {
             if !recorded.evaluations.contains_key(&evaluation.stream) {
-                self.differ(step, (None, "eval".to_owned()), "no evaluation", &evaluation.stream);
+                self.differ(step, (None, "eval".to_owned()), &"no evaluation", &evaluation.stream);
             }
         }
     }
@@ -145,7 +146,7 @@ impl Comparison<'_> {
         let mut places = Vec::new();
         walk("/body/det", recorded, replayed, self.tolerance, &mut places);
         for (place, recorded, replayed) in places {
-            self.differ(step, (Some(entry), place), recorded, replayed);
+            self.differ(step, (Some(entry), place), &recorded, &replayed);
         }
     }
 
@@ -184,19 +185,19 @@ impl Comparison<'_> {
                     ),
                     None => "nothing".to_owned(),
                 };
-                self.differ(step, at, words(Some(recorded)), words(found));
+                self.differ(step, at, &words(Some(recorded)), &words(found));
             }
         }
         if replayed.classes.len() != end.classes.len() {
             let at = (Some(entry), "/body/det/classes".to_owned());
-            self.differ(step, at, end.classes.len(), replayed.classes.len());
+            self.differ(step, at, &end.classes.len(), &replayed.classes.len());
         }
         if !is_inside_unknown && replayed.state_root != end.state.state_root {
             let words = |root: Option<schemas::digest::Digest>| {
                 root.map_or("none".to_owned(), |root| root.to_string())
             };
             let at = (Some(entry), "/body/det/state_root".to_owned());
-            self.differ(step, at, words(end.state.state_root), words(replayed.state_root));
+            self.differ(step, at, &words(end.state.state_root), &words(replayed.state_root));
         }
         self.shards(end, &manifest, replayed, &is_compared);
         None
@@ -220,14 +221,14 @@ impl Comparison<'_> {
             let place = format!("{}/{}", end.path, shard.path);
             match found {
                 Some(found) if found.digest == shard.digest => {}
-                Some(found) => self.differ(step, (None, place), shard.digest, found.digest),
-                None => self.differ(step, (None, place), shard.digest, "no such file"),
+                Some(found) => self.differ(step, (None, place), &shard.digest, &found.digest),
+                None => self.differ(step, (None, place), &shard.digest, &"no such file"),
             }
         }
         for extra in replayed.shards.iter().filter(|shard| is_compared(shard.class)) {
             if !listed.iter().any(|(class, shard)| *class == extra.class && shard.path == extra.path) {
                 let place = format!("{}/{}", end.path, extra.path);
-                self.differ(step, (None, place), "no such file", extra.digest);
+                self.differ(step, (None, place), &"no such file", &extra.digest);
             }
         }
     }
@@ -248,7 +249,7 @@ impl Comparison<'_> {
             let at = (Some(end.state.entry), format!("/body/det/classes/{place}"));
             let (Some(expected), Some(actual)) = (recorded.digest, found.and_then(|found| found.digest))
             else {
-                self.differ(step, at, recorded.class, "not captured alike");
+                self.differ(step, at, &recorded.class, &"not captured alike");
                 continue;
             };
             let measured = replayed.distances.iter().find(|distance| distance.class == recorded.class);
@@ -258,7 +259,7 @@ impl Comparison<'_> {
                     // A distance that is no number is not within a bound.
                     if distance.is_nan() || distance > tolerance.max_absolute {
                         let bound = format!("{} within {}", recorded.class, tolerance.max_absolute);
-                        self.differ(step, at, bound, distance);
+                        self.differ(step, at, &bound, &distance);
                     }
                 }
                 _ => {
