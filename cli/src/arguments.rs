@@ -8,6 +8,7 @@ use schemas::data::LicenseClass;
 
 use crate::campaign_arguments::CampaignArguments;
 use crate::commands::bundle::BundleArguments;
+use crate::commands::challenge::ChallengeArguments;
 use crate::commands::diff::DiffArguments;
 use crate::commands::proof::ProofArguments;
 use crate::commands::trust::TrustArguments;
@@ -74,6 +75,16 @@ pub(crate) enum Command {
     /// Exit codes: 0 accepted; 1 rejected; 2 could not run; 3 tampered;
     /// 4 incomplete or not evaluated.
     Audit(AuditArguments),
+    /// Draw segments of a run to be executed again, and compare what came out.
+    ///
+    /// A draw follows from a signed head, which the reviewer keeps first, and a
+    /// nonce that the reviewer names afterwards. The reviewer executes it with
+    /// `trainer replay`; a replay from the trainer's own hands shows nothing.
+    ///
+    /// Exit codes: 0 drawn, or everything that was drawn is confirmed; 1 the
+    /// record is contradicted, or a document is not of this ledger; 2 could not
+    /// run; 4 nothing is contradicted and something could not be compared.
+    Challenge(ChallengeArguments),
     /// Explain one rule of the validator.
     Rule(RuleArguments),
     /// List the validator's rules, or what they cover.

@@ -184,6 +184,7 @@ def wide_contract():
         {"class": name, "not_applicable": None} for name in ("averages", "accumulated_gradients", "selection_state")
     ]
     contract["state_digest_every_steps"] = 10
+    contract["state_tree"] = {"scheme": "tensors/1"}
     return contract
 
 

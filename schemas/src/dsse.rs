@@ -16,6 +16,8 @@ pub const PREREGISTRATION_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.
 pub const REPORT_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.report+json";
 /// Payload type of a signed report on a campaign.
 pub const CAMPAIGN_REPORT_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.campaign-report+json";
+/// Payload type of a signed training witness manifest.
+pub const TRAINING_WITNESS_PAYLOAD_TYPE: &str = "application/vnd.governed-ledger.training-witness+json";
 /// Payload type of an in-toto statement (in-toto attestation spec v1).
 pub const IN_TOTO_PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 /// Predicate type of the handoff of one candidate.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::body::Body;
 use crate::campaign::Preregistration;
 use crate::campaign::report::CampaignReport;
+use crate::challenge::{Challenge, Replay, TensorOpening, TrainingWitness};
 use crate::contract::Contract;
 use crate::data::DataManifest;
 use crate::dsse::Envelope;
@@ -82,5 +83,9 @@ pub fn documents() -> Vec<(&'static str, Value)> {
         ("policy-card.schema.json", of::<PolicyCard>()),
         ("preregistration.schema.json", of::<Preregistration>()),
         ("report.schema.json", of::<Report>()),
+        ("segment-challenge.schema.json", of::<Challenge>()),
+        ("segment-replay.schema.json", of::<Replay>()),
+        ("tensor-opening.schema.json", of::<TensorOpening>()),
+        ("training-witness.schema.json", of::<TrainingWitness>()),
     ]
 }

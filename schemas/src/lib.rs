@@ -14,6 +14,7 @@
 pub mod body;
 pub mod bundle;
 pub mod campaign;
+pub mod challenge;
 pub mod contract;
 pub mod data;
 pub mod digest;

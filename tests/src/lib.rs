@@ -4,6 +4,7 @@
 //! own, and looks at what they left with readers that share nothing with the
 //! code under test. It holds no test: those are in `tests/system/`.
 
+pub mod challenges;
 pub mod crashes;
 pub mod dump;
 pub mod forgery;

@@ -9,6 +9,7 @@ mod bad_storage;
 mod bundles;
 mod byte_sweep;
 mod campaigns;
+mod challenges;
 mod clock;
 mod crash_trials;
 mod crashes;

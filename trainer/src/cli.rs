@@ -2,6 +2,7 @@
 //! else to standard error; exit codes are a promise that `docs/ERRORS.md` states.
 
 mod probe;
+mod replay;
 
 use std::error::Error;
 use std::fs;
@@ -78,6 +79,16 @@ enum Command {
     /// asked for is explained); 1 it did not, and the result says why; 2 it was
     /// refused or could not run; 129, 130, 143 a signal ended it.
     Probe(probe::ProbeArguments),
+    /// Execute the segments that a reviewer drew again, and write what came out.
+    ///
+    /// Needs no key and changes nothing of the run. What it writes is compared by
+    /// `ledger challenge run.db --verify CHALLENGE REPLAY`; it shows something
+    /// only where the reviewer ran it, on a machine of their own.
+    ///
+    /// Exit codes: 0 every segment was executed; 1 some could not be, and the
+    /// file says why; 2 it was refused or could not run; 129, 130, 143 a signal
+    /// ended it, and nothing was written.
+    Replay(replay::ReplayArguments),
     /// One trajectory of a probe.
     #[command(hide = true)]
     Trajectory(probe::TrajectoryArguments),
@@ -198,6 +209,7 @@ pub fn main() -> ExitCode {
         Command::Resume(arguments) => commands::resume(&arguments),
         Command::InitFrom(arguments) => commands::init_from(&arguments),
         Command::Probe(arguments) => probe::probe_command(&arguments),
+        Command::Replay(arguments) => replay::replay_command(&arguments),
         Command::Trajectory(arguments) => probe::trajectory_command(&arguments),
         Command::Worker(arguments) => match workers::process::run(arguments.parent) {
             Ok(()) => Ok(0),

@@ -22,6 +22,7 @@ pub mod optimizer;
 pub mod plateau;
 pub mod probe;
 pub mod randomness;
+pub mod replay;
 pub mod run;
 pub mod scaling;
 pub mod shuffle;

@@ -418,7 +418,7 @@ impl Run {
         };
         self.say(&Body::CheckpointRequested(stage()));
         self.say(&Body::CheckpointStaged(stage()));
-        let det = CheckpointCommittedDet { classes: Vec::new(), model: DIGEST, step };
+        let det = CheckpointCommittedDet { classes: Vec::new(), model: DIGEST, state_root: None, step };
         let obs = CheckpointCommittedObs {
             checkpoint: checkpoint.clone(),
             duration_us: 1,

@@ -11,6 +11,7 @@ mod audit;
 pub mod bundle;
 pub mod campaign;
 pub mod canonical;
+pub mod challenge;
 mod contract;
 pub mod cosignature;
 mod cosigned;

@@ -129,7 +129,8 @@ pub(super) fn handoff_path(ledger: &Path) -> PathBuf {
     beside(ledger, ".handoff.dsse.json")
 }
 
-fn beside(ledger: &Path, suffix: &str) -> PathBuf {
+/// A file that belongs to a ledger.
+pub(super) fn beside(ledger: &Path, suffix: &str) -> PathBuf {
     let mut name = ledger.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)

@@ -3,6 +3,7 @@
 mod audit;
 pub(crate) mod bundle;
 mod campaign;
+pub(crate) mod challenge;
 mod coverage;
 pub(crate) mod diff;
 mod export;
@@ -57,6 +58,7 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
         Command::Witness(arguments) => witness::run(&arguments.command),
         Command::Bundle(arguments) => bundle::run(&arguments),
         Command::Audit(arguments) => audit::run(&arguments),
+        Command::Challenge(arguments) => challenge::run(&arguments),
         Command::Rule(arguments) => rule::run(&arguments),
         Command::Rules(arguments) if arguments.coverage => coverage::run(&arguments),
         Command::Rules(arguments) => rule::run_all(&arguments),

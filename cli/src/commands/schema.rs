@@ -31,6 +31,10 @@ schemas!(
     "policy-card",
     "preregistration",
     "report",
+    "segment-challenge",
+    "segment-replay",
+    "tensor-opening",
+    "training-witness",
 );
 
 /// Refuses every reference out of a schema.

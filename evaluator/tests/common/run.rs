@@ -193,7 +193,8 @@ impl Fixture {
         let (model, config) = (candidate_bytes(step), config_json(&shape()));
         fs::write(folder.join("model.safetensors"), &model)?;
         fs::write(folder.join("config.json"), &config)?;
-        let det = CheckpointCommittedDet { classes: Vec::new(), model: blake3_of(&model), step };
+        let det =
+            CheckpointCommittedDet { classes: Vec::new(), model: blake3_of(&model), state_root: None, step };
         let obs = CheckpointCommittedObs {
             checkpoint: checkpoint_id(step),
             duration_us: 1,

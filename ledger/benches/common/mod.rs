@@ -36,6 +36,7 @@ pub(crate) fn step(number: u64) -> Record {
         draws: vec![draw],
         overflow: None,
         state: None,
+        state_root: None,
         updates: vec![update("matrices"), update("rest")],
     };
     let obs = StepObs {

@@ -130,6 +130,7 @@ pub fn step(number: u64, loss: f64) -> Record {
         draws: Vec::new(),
         overflow: None,
         state: None,
+        state_root: None,
         updates: Vec::new(),
     };
     let obs = StepObs {

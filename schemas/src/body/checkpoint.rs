@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::contract::EquivalenceClass;
 use crate::digest::Digest;
 use crate::ids::CheckpointId;
+use crate::present::present;
 use crate::state::{StateClass, StateDigest};
 
 /// Stage of a checkpoint, weakest first.
@@ -54,6 +55,10 @@ pub struct CheckpointCommittedDet {
     /// BLAKE3 of the model shard, which is also the candidate's weights file; of
     /// a model in several files, of its index.
     pub model: Digest,
+    /// Root of the state tree; left out where the contract has no such tree.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "Digest"))]
+    pub state_root: Option<Digest>,
     /// Logical step of the state.
     pub step: u64,
 }

@@ -9,7 +9,7 @@ use crate::data::Split;
 use crate::digest::Digest;
 use crate::ids::WorkerId;
 use crate::number::Float;
-use crate::present::not_empty;
+use crate::present::{not_empty, present};
 use crate::state::StateDigest;
 
 /// A run of consecutive positions within one epoch.
@@ -134,6 +134,11 @@ pub struct StepDet {
     pub overflow: Option<Overflow>,
     /// At the contract's cadence; else null.
     pub state: Option<Vec<StateDigest>>,
+    /// Root of the state tree, with `state`; left out where the contract has no
+    /// such tree.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "Digest"))]
+    pub state_root: Option<Digest>,
     /// In the order of the policy card's groups.
     pub updates: Vec<GroupUpdate>,
 }

@@ -29,6 +29,7 @@ pub use stateful::*;
 
 use crate::digest::Digest;
 use crate::entry::Extension;
+use crate::present::present;
 use crate::state::StateClassDeclaration;
 
 /// A file that the contract names, by content.
@@ -138,6 +139,11 @@ pub struct Contract {
     pub state_classes: Vec<StateClassDeclaration>,
     /// State digests every so many steps; null: only at checkpoints.
     pub state_digest_every_steps: Option<u64>,
+    /// A tree over the tensors of saved state, whose root is on record wherever
+    /// state digests are; left out: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "StateTree"))]
+    pub state_tree: Option<StateTree>,
     /// When training ends.
     pub stopping: StoppingRule,
     /// Workers and learners.

@@ -42,6 +42,18 @@ impl DropoutDraws {
     }
 }
 
+/// A tree over the tensors of saved state, whose root goes on record with the
+/// state digests, so that one tensor can be opened alone; see `docs/FORMAT.md`
+/// ("State tree").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(tag = "scheme", deny_unknown_fields)]
+pub enum StateTree {
+    /// A leaf for each tensor, and for each shard that holds none.
+    #[serde(rename = "tensors/1")]
+    Tensors,
+}
+
 /// Whether parameters are averaged before or after an update changes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]

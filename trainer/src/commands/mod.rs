@@ -13,6 +13,7 @@ mod fetch;
 mod init_from;
 mod inspect;
 mod list;
+mod open;
 mod opened;
 mod places;
 mod prune;
@@ -44,6 +45,11 @@ enum CheckpointCommand {
     ///
     /// Exit codes: 0 done, 2 could not run.
     Inspect(InspectArguments),
+    /// Open one tensor alone: prove that it is the one that the ledger committed to.
+    ///
+    /// Needs a contract with a state tree. The proof is checked with
+    /// `ledger challenge run.db --opening FILE`. Exit codes: 0 done, 2 could not run.
+    Open(OpenArguments),
     /// Read checkpoints again and compare every digest with what was recorded.
     ///
     /// Exit codes: 0 all as recorded, 1 something differs, 2 could not run.
@@ -77,6 +83,25 @@ struct LedgerArguments {
 struct InspectArguments {
     /// Name of the checkpoint, as `list` prints it.
     checkpoint: String,
+    #[command(flatten)]
+    common: LedgerArguments,
+}
+
+#[derive(Debug, Args)]
+struct OpenArguments {
+    /// Name of the checkpoint, as `list` prints it.
+    checkpoint: String,
+    /// Name of the tensor, or of a shard without tensors, as `inspect` prints it.
+    tensor: String,
+    /// File name of the shard, where several have a tensor of this name.
+    #[arg(long, value_name = "NAME")]
+    shard: Option<String>,
+    /// The file to make with the proof; never overwritten.
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// A file to make with the tensor's elements, little-endian and row-major; never overwritten.
+    #[arg(long, value_name = "FILE")]
+    tensor_to: Option<PathBuf>,
     #[command(flatten)]
     common: LedgerArguments,
 }
@@ -150,6 +175,7 @@ pub(crate) fn checkpoint(arguments: &CheckpointArguments) -> Result<u8, Failure>
     match &arguments.command {
         CheckpointCommand::List(arguments) => list::run(arguments),
         CheckpointCommand::Inspect(arguments) => inspect::run(arguments),
+        CheckpointCommand::Open(arguments) => open::run(arguments),
         CheckpointCommand::Verify(arguments) => verify::run(arguments),
         CheckpointCommand::Fetch(arguments) => fetch::run(arguments),
         CheckpointCommand::Diff(arguments) => diff::run(arguments),

@@ -34,7 +34,6 @@ use schemas::contract::{AverageOrder, Contract, LlamaDecoder, MidAccumulation, O
 use schemas::number::Float;
 use schemas::parameters::{ParameterManifest, ParameterStatus};
 use schemas::policy_card::{Clipping, PolicyCard};
-use schemas::state::StateDigest;
 
 use crate::averages::AveragedParameters;
 use crate::data::{DataError, ExampleSource};
@@ -49,6 +48,7 @@ use crate::randomness::init;
 use crate::scaling::LossScale;
 use crate::shuffle::ShuffleBuffer;
 use crate::state::split::FrozenInitial;
+use crate::state::tree::RecordedState;
 use check::GroupPlan;
 use window::Window;
 
@@ -150,13 +150,15 @@ impl StepOutcome {
     /// What a `step` entry determines, with digests of the state where they are
     /// due.
     #[must_use]
-    pub fn det(&self, state: Option<Vec<StateDigest>>) -> StepDet {
+    pub fn det(&self, state: Option<RecordedState>) -> StepDet {
+        let (state, state_root) = state.map_or((None, None), |state| (Some(state.digests), state.root));
         StepDet {
             counters: self.counters,
             credit: self.credit.clone(),
             draws: self.draws.clone(),
             overflow: self.overflow.clone(),
             state,
+            state_root,
             updates: self.updates.clone(),
         }
     }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::error::ProbeError;
-use super::trajectory::{Trajectory, interrupted};
+use super::walk::{Trajectory, interrupted};
 
 /// Name of the file beside the transcript.
 const FILE_NAME: &str = "continuations.jsonl";
@@ -43,12 +43,12 @@ pub fn test(contract: &Contract) -> Option<&EquivalenceTest> {
 /// # Errors
 /// When data, device or folder fail, or a signal came.
 pub(super) fn write(trajectory: &Trajectory<'_>, first: u64, folder: &Path) -> Result<(), ProbeError> {
-    let context = trajectory.context;
-    let Some(test) = test(context.contract()) else { return Ok(()) };
+    let setting = trajectory.setting;
+    let Some(test) = test(setting.contract()) else { return Ok(()) };
     let path = folder.join(FILE_NAME);
     let mut file = File::create_new(&path).map_err(ProbeError::io("create", &path))?;
     for (number, seed) in (1..).zip(&test.seeds) {
-        context.console.note(&format!("Seed {} ({number} of {})", seed.0, test.seeds.len()));
+        setting.console.note(&format!("Seed {} ({number} of {})", seed.0, test.seeds.len()));
         let line = Line { continuation: continuation(trajectory.clone(), test, first, *seed)?, seed: *seed };
         let mut bytes = ledger::canonical::entry_json(&line)
             .map_err(|error| ProbeError::Transcript { path: path.clone(), reason: error.to_string() })?;
@@ -64,8 +64,8 @@ fn continuation(
     first: u64,
     seed: DecimalU64,
 ) -> Result<Continuation, ProbeError> {
-    let context = fork.context;
-    let contract = context.contract();
+    let setting = fork.setting;
+    let contract = setting.contract();
     fork.engine.vary(contract, &test.varies, seed.0);
     let mut ids = Sha256::new();
     let mut value = f64::NAN;
@@ -92,16 +92,16 @@ fn continuation(
 
 /// Value of the stream that candidates are selected by, where it is not due.
 fn evaluate(fork: &Trajectory<'_>) -> Result<f64, ProbeError> {
-    let context = fork.context;
-    let contract = context.contract();
+    let setting = fork.setting;
+    let contract = setting.contract();
     let name = &contract.selection.stream;
     let stream = contract.evaluation.streams.iter().find(|stream| stream.name == *name);
     let stream = stream.ok_or_else(|| crate::run::refusal::Refusal::Unsupported {
         pointer: "/selection/stream",
         found: name.clone(),
     })?;
-    let outcome = fork.engine.evaluate(stream, context.interrupt.flag())?;
-    Ok(outcome.ok_or_else(|| interrupted(&context.interrupt))?.value)
+    let outcome = fork.engine.evaluate(stream, setting.interrupt.flag())?;
+    Ok(outcome.ok_or_else(|| interrupted(&setting.interrupt))?.value)
 }
 
 /// Pairs what a reference and a resumed trajectory left, in the test's order.

@@ -20,6 +20,7 @@ pub mod statistical;
 mod student;
 pub mod trajectory;
 pub mod transcript;
+pub mod walk;
 pub mod withhold;
 
 use std::cell::RefCell;

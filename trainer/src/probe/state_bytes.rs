@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use schemas::contract::{CompilerPlan, Contract, ParameterView};
+use schemas::contract::{CompilerPlan, Contract, ParameterView, StateTree};
 use schemas::digest::Digest;
 use schemas::model_index::MODEL_INDEX_NAME;
 use schemas::state::{StateClass, StateDigest};
@@ -11,7 +11,8 @@ use schemas::state::{StateClass, StateDigest};
 use crate::checkpoint::{AVERAGES_NAME, MODEL_NAME, manifest};
 use crate::engine::Engine;
 use crate::state::registry::{self, Source};
-use crate::state::{Derivation, SelectionState, split};
+use crate::state::tree::{self, RecordedState};
+use crate::state::{Derivation, SelectionState, StateError, split};
 
 use super::error::ProbeError;
 
@@ -86,6 +87,24 @@ impl StateBytes {
             ParameterView::Averages => self.classes.get(&StateClass::Averages)?.get(AVERAGES_NAME),
         };
         file.map(|bytes| digest_of(bytes))
+    }
+
+    /// What a step or a checkpoint records of it.
+    ///
+    /// # Errors
+    /// When a file of it cannot be read back.
+    pub fn recorded(&self, contract: &Contract) -> Result<RecordedState, StateError> {
+        let digests = self.digests(contract);
+        let root = match contract.state_tree {
+            None => None,
+            Some(StateTree::Tensors) => {
+                let files = self.iter().flat_map(|(class, shards)| {
+                    shards.iter().map(move |(path, bytes)| (class, path.as_str(), bytes.as_slice()))
+                });
+                Some(tree::root(&tree::leaves_of_files(files)?)?)
+            }
+        };
+        Ok(RecordedState { digests, root })
     }
 
     /// Digest of every class of the contract, in class order.

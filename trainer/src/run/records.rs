@@ -8,12 +8,12 @@ use schemas::contract::EvaluationStream;
 use schemas::digest::Digest;
 use schemas::ids::CandidateId;
 use schemas::number::Float;
-use schemas::state::StateDigest;
 
 use crate::detect;
 use crate::engine::{Engine, StepOutcome};
 use crate::evaluate::EvaluationOutcome;
 use crate::faults;
+use crate::state::tree::RecordedState;
 use crate::workers::Exchange;
 
 use super::attempt::Attempt;
@@ -65,7 +65,7 @@ pub(super) fn record_step(
     attempt: &mut Attempt,
     step: u64,
     update: &Pending,
-    state: Option<Vec<StateDigest>>,
+    state: Option<RecordedState>,
 ) -> Result<(), RunError> {
     let outcome = &update.outcome;
     let det = outcome.det(state);

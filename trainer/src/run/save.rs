@@ -19,7 +19,7 @@ use schemas::contract::{FaultPhase, ParameterView};
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId, WorkerId};
 use schemas::model_index::MODEL_INDEX_NAME;
-use schemas::state::{CheckpointManifest, Shard, StateClass, StateDigest};
+use schemas::state::{CheckpointManifest, Shard, StateClass};
 
 use crate::checkpoint::locate::LocatedCheckpoint;
 use crate::checkpoint::manifest::{self, ManifestHeader};
@@ -32,6 +32,7 @@ use crate::checkpoint::{
 use crate::faults::{self, Injector};
 use crate::state::anomaly::{self, SinceLast, UpdatedShards};
 use crate::state::registry::{CapturedState, Content};
+use crate::state::tree::{self, RecordedState};
 use crate::state::{StateError, split};
 use crate::store::{self, Remote, Stored, working_folder};
 
@@ -265,7 +266,8 @@ fn write(
     let remote = upload(stages, snapshot, &committed, checkpoint)?;
     let model = weights(&committed.manifest)?.digest;
     let config = shard(&committed.manifest, StateClass::Model, CONFIG_NAME)?.digest;
-    let body = committed_body(snapshot, &committed, checkpoint, model, requested.elapsed());
+    let root = tree::root_of(snapshot.state, &snapshot.frozen.contract)?;
+    let body = committed_body(snapshot, &committed, checkpoint, (model, root), requested.elapsed());
     stages.append(step, body)?;
     failpoint::pass("checkpoint.committed");
 
@@ -357,12 +359,13 @@ fn committed_body(
     snapshot: &Snapshot<'_>,
     committed: &Committed,
     checkpoint: &CheckpointId,
-    model: Digest,
+    (model, state_root): (Digest, Option<Digest>),
     duration: Duration,
 ) -> Body {
     let det = CheckpointCommittedDet {
         classes: manifest::state_digests(&committed.manifest),
         model,
+        state_root,
         step: snapshot.state.step,
     };
     let obs = CheckpointCommittedObs {
@@ -460,11 +463,11 @@ impl EvaluatedShards {
 }
 
 /// Digest of every class of the contract, as a checkpoint of the snapshot
-/// would have them, without writing one.
+/// would have them, and the root of its state tree, without writing one.
 ///
 /// # Errors
 /// When the state does not make files.
-pub fn state_digests(attempt: &Attempt, snapshot: &Snapshot<'_>) -> Result<Vec<StateDigest>, RunError> {
+pub fn recorded_state(attempt: &Attempt, snapshot: &Snapshot<'_>) -> Result<RecordedState, RunError> {
     let mut shards = std::collections::BTreeMap::new();
     for (class, captured) in &snapshot.state.classes {
         let mut of_class = Vec::new();
@@ -482,7 +485,8 @@ pub fn state_digests(attempt: &Attempt, snapshot: &Snapshot<'_>) -> Result<Vec<S
         run: &snapshot.frozen.run,
         step,
     };
-    Ok(manifest::state_digests(&manifest::build(&header, shards)))
+    let digests = manifest::state_digests(&manifest::build(&header, shards));
+    Ok(RecordedState { digests, root: tree::root_of(snapshot.state, &snapshot.frozen.contract)? })
 }
 
 /// Checks that what was written is what the evaluations of the step were said

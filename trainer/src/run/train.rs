@@ -437,8 +437,8 @@ impl<'a> Training<'a> {
         let mut held = captured.elapsed();
         let snapshot = state.as_ref().map(|state| Snapshot { frozen, since: self.since, state });
         if let Some(update) = self.pending.take() {
-            let digests = snapshot.as_ref().map(|snapshot| save::state_digests(attempt, snapshot));
-            record_step(attempt, step, &update, digests.transpose()?)?;
+            let recorded = snapshot.as_ref().map(|snapshot| save::recorded_state(attempt, snapshot));
+            record_step(attempt, step, &update, recorded.transpose()?)?;
         }
         // In a loop that goes on, a digest that no evaluation needs is left to
         // the saver.

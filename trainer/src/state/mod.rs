@@ -12,6 +12,7 @@ mod classes;
 pub mod registry;
 mod selection;
 pub mod split;
+pub mod tree;
 
 use schemas::body::Counters;
 use schemas::contract::{CompilerPlan, Contract};

@@ -261,6 +261,7 @@ pub fn contract(decoder: &LlamaDecoder, microbatch_examples: u32, accumulation: 
         },
         state_classes: state_classes(),
         state_digest_every_steps: None,
+        state_tree: None,
         stopping: StoppingRule::AtStep { step: 8 },
         topology: Topology { collective: None, learners: 1, permitted_rewrites: Vec::new(), workers: 1 },
         update: UpdateBinding { card: binding("card.json", b"card") },

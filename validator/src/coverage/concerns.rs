@@ -108,7 +108,7 @@ pub static CONCERNS: &[Concern] = &[
     invariant(
         7,
         "The shards of a checkpoint are of one logical step and of one commit that was completed.",
-        &["GL110", "GL601", "GL602", "GL604", "GL606", "GL607", "GL608", "GL612", "GL632", "GL649"],
+        &["GL110", "GL601", "GL602", "GL604", "GL606", "GL607", "GL608", "GL612", "GL614", "GL632", "GL649"],
         &[],
     ),
     invariant(

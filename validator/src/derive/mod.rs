@@ -32,6 +32,7 @@ pub mod shift;
 pub mod shuffle;
 pub mod split;
 pub mod state_json;
+pub mod state_tree;
 pub mod steps;
 pub mod streams;
 pub mod student;

@@ -6,7 +6,7 @@ use super::super::problem::Problems;
 
 /// Members of a contract. A place that begins with another one is a spelling
 /// mistake, and would declare nothing.
-const MEMBERS: [&str; 42] = [
+const MEMBERS: [&str; 43] = [
     "architecture",
     "averages",
     "batch",
@@ -46,6 +46,7 @@ const MEMBERS: [&str; 42] = [
     "selection",
     "state_classes",
     "state_digest_every_steps",
+    "state_tree",
     "stopping",
     "topology",
     "update",

@@ -44,6 +44,10 @@ pub const FROZEN: Origin = Origin { make: frozen, name: "frozen" };
 /// Checkpoints retired; and a plateau that never falls.
 pub const RETIRED: Origin = Origin { make: || of(retired), name: "retired" };
 
+/// A tree over the tensors of every checkpoint.
+pub const TREE: Origin =
+    Origin { make: || of(|contract| contract["state_tree"] = json!({"scheme": "tensors/1"})), name: "tree" };
+
 /// Ended by patience; its last state is the only candidate.
 pub const PATIENT: Origin = Origin { make: || of(patient), name: "patient" };
 

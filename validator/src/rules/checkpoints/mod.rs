@@ -20,6 +20,7 @@ mod skipped_steps;
 mod state_cadence;
 mod state_digests;
 mod state_inventory;
+mod state_tree;
 mod stream_positions;
 mod tied_parameters;
 
@@ -39,6 +40,7 @@ pub(crate) static RULES: &[&dyn Rule] = &[
     &averages::AveragesRule,
     &saves_in_flight::SavesInFlight,
     &frozen_file::FrozenFileRule,
+    &state_tree::StateTreeRule,
     &probes::probe_record::ProbeRecord,
     &probes::probe_reference::ProbeReference,
     &probes::resume_qualified::ResumeQualified,

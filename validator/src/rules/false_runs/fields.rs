@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use sha2::Digest as _;
 
 use super::{attempts, changed, check_table, checkpoints, evaluation, faults, membership, probes};
-use super::{retention, scaling, stateful, statistical, warm_start, workers};
+use super::{retention, scaling, state_tree, stateful, statistical, warm_start, workers};
 use crate::derive::shares;
 use crate::fixture::{
     Fixture, NONCE, RunBuilder, StoredRun, WITNESSES, asynchronous, blake3_of, contract_json, external_loop,
@@ -58,6 +58,7 @@ static BASES: &[Base] = &[
     ("a run that was probed by a test", || statistical::tested(|_| {})),
     ("a run with a retirement", || retention::with_retirement(|_| {})),
     ("a run with state digests", || checkpoints::with_cadence(|_, _| {})),
+    ("a run with a state tree", || state_tree::with_tree(|_| {})),
     ("a run of a campaign", || membership::member().build()),
     ("a run that says it evolved", || {
         changed(|f| {

@@ -22,6 +22,7 @@ mod probes;
 mod recoveries;
 mod retention;
 mod scaling;
+mod state_tree;
 mod stateful;
 mod statistical;
 mod terms;
@@ -81,8 +82,8 @@ fn rule(code: &str) -> &'static dyn Rule {
 
 /// Rules that have nothing to check in the plain fixture.
 const NOT_IN_FIXTURE: [&str; 21] = [
-    "GL215", "GL216", "GL217", "GL409", "GL508", "GL511", "GL611", "GL613", "GL620", "GL621", "GL622",
-    "GL623", "GL630", "GL631", "GL632", "GL633", "GL644", "GL646", "GL650", "GL710", "GL711",
+    "GL215", "GL216", "GL217", "GL409", "GL508", "GL511", "GL611", "GL613", "GL614", "GL620", "GL621",
+    "GL622", "GL623", "GL630", "GL631", "GL632", "GL633", "GL644", "GL646", "GL650", "GL710", "GL711",
 ];
 
 thread_local! {
@@ -169,6 +170,8 @@ fn honest_runs_pass_every_rule() {
         assert_eq!(fixture.check(rule("GL611")).0, RuleStatus::Passed);
     }
     check_honest(&checkpoints::with_cadence(|_, _| {}), "with state digests");
+    check_honest(&state_tree::with_tree(|_| {}), "with a state tree");
+    assert_eq!(state_tree::with_tree(|_| {}).check(rule("GL614")).0, RuleStatus::Passed);
     check_honest(&asynchronous(honest_run()), "with asynchronous saves");
     check_honest(
         &asynchronous(RunBuilder::new().crash_after_step(6).build()),
@@ -232,6 +235,7 @@ fn every_rule_catches_what_it_is_for() {
         authority::MUTATIONS,
         retention::MUTATIONS,
         frozen::MUTATIONS,
+        state_tree::MUTATIONS,
         stateful::MUTATIONS,
         anomalies::MUTATIONS,
         warm_start::MUTATIONS,

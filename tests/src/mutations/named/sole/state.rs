@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::edits::*;
 use super::{owner, trainer};
 use crate::mutations::named::runs::{
-    FROZEN, HALF, HANDED, PATIENT, RECOVERED, RETIRED, STATEFUL, STATISTICAL, VALUED,
+    FROZEN, HALF, HANDED, PATIENT, RECOVERED, RETIRED, STATEFUL, STATISTICAL, TREE, VALUED,
 };
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record};
@@ -90,6 +90,10 @@ fn checkpoints() -> Vec<Mutation> {
             let index: Value = serde_json::from_slice(&r.file(path)?)?;
             let size = index.pointer("/metadata/total_size").and_then(Value::as_u64).context("a size")?;
             shard(r, 10, name, "/metadata/total_size", size + 4)
+        }),
+        trainer("GL614", "a root over other tensors", TREE, |r| {
+            let place = r.at_step("checkpoint.durably_committed", 10)?;
+            other_digest(r, place, "/body/det/state_root")
         }),
     ]
 }

@@ -1,0 +1,255 @@
+//! `trainer replay`: executes the segments of a challenge again, each from its
+//! own checkpoint, and writes what came out (`docs/FORMAT.md`, "Segment
+//! challenges").
+//!
+//! It is for a reviewer's machine: it reads a private copy of the ledger, needs
+//! no key, records nothing and changes no file of the run. It judges nothing; what
+//! it writes is compared by the validator. A segment is restored through the code
+//! that an ordinary resume takes, into an engine of its own, and one process
+//! executes the microbatches of all workers.
+
+mod error;
+mod report;
+mod segment;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ledger::FrozenContract;
+use ledger::reader::Reader;
+use ledger::tree::{Frontier, leaf_hash};
+use schemas::body::Outcome;
+use schemas::challenge::{CHALLENGE_FORMAT, Challenge, REPLAY_FORMAT, Replay, ReplayedSegment, Segment};
+use schemas::digest::Digest;
+use sha2::{Digest as _, Sha256};
+
+use crate::device;
+use crate::engine::{Engine, EngineConfig};
+use crate::identity::{self, Identity};
+use crate::probe::error::ProbeError;
+use crate::probe::trajectory;
+use crate::probe::walk::Setting;
+use crate::run::error::{RunError, chain};
+use crate::run::history::History;
+use crate::run::inputs::{self, Places};
+use crate::run::progress::Console;
+use crate::run::signals::Interrupt;
+use crate::run::{self, failpoint, folder_of, refusal, warm_start};
+
+pub use error::ReplayError;
+pub use report::ReplayReport;
+
+/// Largest challenge that is read.
+const MAX_CHALLENGE_BYTES: u64 = 16 << 20;
+
+/// Name of the replay where the command line names none.
+const DEFAULT_NAME: &str = "replay.json";
+
+/// What the command line says.
+#[derive(Debug, Clone)]
+pub struct ReplayOptions {
+    /// The challenge.
+    pub challenge: PathBuf,
+    /// Folder of the data shards; the data manifest's own where `None`.
+    pub data: Option<PathBuf>,
+    /// Leaves out lines of steps.
+    pub is_quiet: bool,
+    /// The run's ledger.
+    pub ledger: PathBuf,
+    /// Threads of tensor kernels; as for a run.
+    pub num_threads: Option<u32>,
+    /// The file to make; `replay.json` beside the challenge where `None`.
+    pub output: Option<PathBuf>,
+}
+
+/// Executes every segment of a challenge and writes what came out.
+///
+/// # Errors
+/// When the challenge is not of this ledger, the contract's code or inputs are
+/// not at hand, the file cannot be written, or a signal came. A segment that
+/// cannot be executed is no error: the file says why.
+pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, ReplayError> {
+    let interrupt = Interrupt::install().map_err(RunError::Process)?;
+    failpoint::check_permission()?;
+    let output = options.output.clone().unwrap_or_else(|| options.challenge.with_file_name(DEFAULT_NAME));
+    if output.exists() {
+        return Err(ReplayError::Exists { path: output });
+    }
+    let (challenge, challenge_digest) = read_challenge(&options.challenge)?;
+    let reader = Reader::open(&options.ledger)?;
+    let frozen = reader.contract()?;
+    check_challenge(&options.challenge, &challenge, &reader, &frozen)?;
+    let contract = &frozen.contract;
+    let identity = identity::identity(contract.plan.device);
+    refusal::check_identity(contract, &identity)?;
+    refusal::check_supported(contract)?;
+    let history = trajectory::history(&reader)?;
+    let asked = run::num_threads(contract, options.num_threads, history.num_threads)?;
+    if let Some(num_threads) = asked {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads as usize);
+        pool.build_global().map_err(|error| RunError::Process(std::io::Error::other(error)))?;
+    }
+    let console = Console::new(options.is_quiet);
+    let folder = folder_of(&options.ledger);
+    let places = Places { data: options.data.as_deref(), ledger: &folder };
+    let loaded = inputs::load(contract, &reader, places, &console, &interrupt)?;
+    let Some(loaded) = loaded else {
+        return Err(ReplayError::Interrupted { signal: interrupt.received() });
+    };
+    drop(reader);
+    let mut initial = Engine::initial(EngineConfig {
+        contract,
+        card: &loaded.card,
+        parameters: &loaded.parameters,
+        train: loaded.train,
+        val: loaded.val,
+        device: device::open(contract.plan.device)?,
+    })?;
+    warm_start::apply(&mut initial, loaded.weights.as_deref())?;
+    let setting = Setting {
+        console,
+        end_step: end_step(&history),
+        frozen: &frozen,
+        identity: &identity,
+        interrupt,
+        num_workers: contract.topology.workers,
+    };
+    let process = Process { folder: &folder, history: &history, setting };
+    let replay = process.execute(&challenge, challenge_digest, &initial)?;
+    write(&output, &replay)?;
+    Ok(ReplayReport::new(&challenge, &replay, output))
+}
+
+/// The last step, where the last attempt came to it in the ordinary way: then
+/// every stream was evaluated there. A run that was given up ends anywhere.
+fn end_step(history: &History) -> Option<u64> {
+    let outcome = history.attempts.last().and_then(|attempt| attempt.outcome);
+    let is_ordinary = matches!(outcome, Some(Outcome::Completed | Outcome::BudgetExhausted));
+    history.end.as_ref().filter(|_| is_ordinary).map(|end| end.last_step)
+}
+
+/// What all segments share.
+struct Process<'a> {
+    /// Folder that paths of checkpoints are relative to.
+    folder: &'a Path,
+    history: &'a History,
+    setting: Setting<'a>,
+}
+
+impl Process<'_> {
+    /// Executes every segment. `initial` stands at the initial state; each segment
+    /// gets a clone, which goes on by itself.
+    fn execute(
+        &self,
+        challenge: &Challenge,
+        challenge_digest: Digest,
+        initial: &Engine,
+    ) -> Result<Replay, ReplayError> {
+        let mut segments = Vec::new();
+        for (place, drawn) in (1..).zip(&challenge.drawn) {
+            self.setting.console.say(&format!(
+                "Segment {} ({place} of {}): steps {} to {} from {}",
+                drawn.number,
+                challenge.drawn.len(),
+                drawn.start.step + 1,
+                drawn.end.step,
+                drawn.start.checkpoint
+            ));
+            segments.push(self.segment(drawn, initial.clone())?);
+        }
+        let Identity { code, environment, .. } = self.setting.identity.clone();
+        let num_threads = u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX);
+        let compute_dtype = self.setting.contract().numerics.compute_dtype;
+        Ok(Replay {
+            challenge: challenge_digest,
+            code,
+            environment,
+            format: REPLAY_FORMAT.to_owned(),
+            // One process executes every microbatch.
+            plan: run::executed_plan(self.setting.identity, compute_dtype, num_threads, 1),
+            run: self.setting.frozen.run.clone(),
+            segments,
+            tool: identity::tool(),
+        })
+    }
+
+    /// One segment; why not, where something keeps it from being executed.
+    fn segment(&self, drawn: &Segment, engine: Engine) -> Result<ReplayedSegment, ReplayError> {
+        // On one of the pool's own threads, as a run is: see `run::work`.
+        match rayon::scope(|_| segment::execute(self, engine, drawn)) {
+            Ok(done) => Ok(done),
+            Err(ProbeError::Interrupted { signal }) => Err(ReplayError::Interrupted { signal }),
+            Err(error) => {
+                let failure = chain(&error);
+                self.setting
+                    .console
+                    .say(&format!("warning: segment {} was not executed: {failure}", drawn.number));
+                Ok(segment::failed(drawn, failure))
+            }
+        }
+    }
+}
+
+fn read_challenge(path: &Path) -> Result<(Challenge, Digest), ReplayError> {
+    let refused = |reason: String| ReplayError::Challenge { path: path.to_owned(), reason };
+    let size = fs::metadata(path).map_err(|error| refused(error.to_string()))?.len();
+    if size > MAX_CHALLENGE_BYTES {
+        return Err(refused(format!("{size} bytes, a challenge has at most {MAX_CHALLENGE_BYTES}")));
+    }
+    let bytes = fs::read(path).map_err(|error| refused(error.to_string()))?;
+    let challenge: Challenge = serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
+    if challenge.format != CHALLENGE_FORMAT {
+        return Err(refused(format!("its format is {:?}, expected {CHALLENGE_FORMAT:?}", challenge.format)));
+    }
+    Ok((challenge, Digest::sha256(Sha256::digest(&bytes).into())))
+}
+
+/// The challenge is of this run, and the ledger holds what its head signed.
+fn check_challenge(
+    path: &Path,
+    challenge: &Challenge,
+    reader: &Reader,
+    frozen: &FrozenContract,
+) -> Result<(), ReplayError> {
+    let refused = |reason: String| Err(ReplayError::Challenge { path: path.to_owned(), reason });
+    if challenge.run != frozen.run || challenge.contract != frozen.digest {
+        return refused(format!("it is of run {}, and the ledger of {}", challenge.run, frozen.run));
+    }
+    let mut frontier = Frontier::new();
+    for row in reader.rows(0) {
+        let (index, bytes) = row?;
+        if index >= challenge.head.size {
+            break;
+        }
+        frontier.append(leaf_hash(&bytes));
+    }
+    let root = Digest::sha256(frontier.root());
+    if frontier.size() != challenge.head.size || root != challenge.head.root {
+        return refused(format!(
+            "the first {} entries have root {root}, and its head of size {} has {}",
+            frontier.size(),
+            challenge.head.size,
+            challenge.head.root
+        ));
+    }
+    Ok(())
+}
+
+/// Writes the replay, whole or not at all, and over nothing.
+fn write(path: &Path, replay: &Replay) -> Result<(), ReplayError> {
+    let failed = |source| ReplayError::Write { path: path.to_owned(), source };
+    let bytes =
+        ledger::canonical::entry_json(replay).map_err(|error| failed(std::io::Error::other(error)))?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".part-{}", std::process::id()));
+    let part = path.with_file_name(name);
+    let written = fs::write(&part, bytes).and_then(|()| fs::File::open(&part)?.sync_all()).and_then(|()| {
+        // It was not there before the segments were executed.
+        if path.exists() { Err(std::io::ErrorKind::AlreadyExists.into()) } else { fs::rename(&part, path) }
+    });
+    if written.is_err() {
+        // What is left of it is of no use to anybody.
+        let _ = fs::remove_file(&part);
+    }
+    written.map_err(failed)
+}

@@ -1,0 +1,208 @@
+//! One segment: restored from its checkpoint, executed to its end, and described
+//! as a run would have recorded it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use schemas::body::ClassDistance;
+use schemas::challenge::{
+    CommittedState, ReplayedSegment, ReplayedShard, ReplayedState, ReplayedStep, Segment,
+};
+use schemas::contract::{EquivalenceClass, MidAccumulation};
+use schemas::model_index::MODEL_INDEX_NAME;
+use schemas::state::StateClass;
+use serde_json::Value;
+
+use crate::checkpoint::locate::RecordedCheckpoint;
+use crate::checkpoint::{self, WINDOW_NAME, manifest};
+use crate::distance::{self, Measure};
+use crate::engine::Engine;
+use crate::engine::window::WindowState;
+use crate::export::{self, NamedTensor};
+use crate::probe::error::ProbeError;
+use crate::probe::state_bytes::{StateBytes, digest_of};
+use crate::probe::walk::Trajectory;
+use crate::run::error::chain;
+use crate::run::history::{History, Progress};
+use crate::run::resume::{self, ResumeState};
+use crate::state::StateError;
+
+use super::Process;
+
+/// A segment that was not executed.
+pub(super) fn failed(drawn: &Segment, failure: String) -> ReplayedSegment {
+    ReplayedSegment { end: None, failure: Some(failure), number: drawn.number, steps: Vec::new() }
+}
+
+/// Restores the segment's first state into an engine at the initial state, and
+/// executes its updates.
+pub(super) fn execute(
+    process: &Process<'_>,
+    mut engine: Engine,
+    drawn: &Segment,
+) -> Result<ReplayedSegment, ProbeError> {
+    let Process { folder, history, setting } = process;
+    let contract = setting.contract();
+    let start = match recorded(history, &drawn.start) {
+        Ok(start) => start,
+        Err(reason) => return Ok(failed(drawn, reason)),
+    };
+    let end = history.checkpoints.get(&drawn.end.checkpoint);
+    let Some(end) = end.filter(|end| end.step == drawn.end.step && drawn.end.step > drawn.start.step) else {
+        return Ok(failed(drawn, format!("the ledger has no {} behind it", drawn.end.checkpoint)));
+    };
+    let resume = resume::decide_among(setting.frozen, history, folder, vec![start])?;
+    if let Some(unusable) = resume.unusable.first() {
+        return Ok(failed(drawn, chain(&unusable.error)));
+    }
+    resume.restore(&mut engine, contract, setting.plan())?;
+    let ResumeState { selection, step: first, .. } = resume;
+    let end_folder = end.committed.as_ref().map(|committed| folder.join(&committed.path));
+    let inside = microbatches_at(process, end_folder.as_deref(), drawn.end.step)?;
+    let mut trajectory = Trajectory::new(setting, engine, StateBytes::default(), selection);
+    let mut steps = Vec::new();
+    for step in first + 1..=drawn.end.step {
+        trajectory.executed_by(workers_at(history, step, contract.topology.workers));
+        let is_end = step == drawn.end.step;
+        let done = trajectory.advance(step, true, false, if is_end { inside } else { 0 })?;
+        let Some(det) = done.step_det() else { continue };
+        let mut evaluations = done.evaluations;
+        evaluations.sort_by(|left, right| left.stream.cmp(&right.stream));
+        steps.push(ReplayedStep { det, evaluations, step });
+    }
+    // The attempt that saved the state may be another than executed the update.
+    let saver = history.num_workers_of(end.attempt).unwrap_or(contract.topology.workers);
+    trajectory.executed_by(saver);
+    let state = trajectory.state()?;
+    let end = describe(process, &state, (drawn.end.step, inside), end_folder.as_deref())?;
+    Ok(ReplayedSegment { end: Some(end), failure: None, number: drawn.number, steps })
+}
+
+/// The checkpoint that the challenge names, as the ledger records it, if a run
+/// could go on from it.
+fn recorded(history: &History, named: &CommittedState) -> Result<RecordedCheckpoint, String> {
+    let checkpoint = &named.checkpoint;
+    let known = history.checkpoints.get(checkpoint);
+    let known = known.ok_or_else(|| format!("the ledger knows no checkpoint {checkpoint}"))?;
+    match known.progress {
+        Progress::Validated | Progress::Qualified => {}
+        Progress::Retired => return Err(format!("{checkpoint} was retired since")),
+        _ => return Err(format!("{checkpoint} is not validated, or was given up")),
+    }
+    let committed = known.committed.as_ref();
+    let is_it = |known: &&RecordedCheckpoint| known.manifest == named.manifest && known.step == named.step;
+    committed
+        .filter(is_it)
+        .cloned()
+        .ok_or_else(|| format!("{checkpoint} is another one than the challenge names"))
+}
+
+/// Workers of the attempt that executed a step of the logical run: of the latest
+/// that came to it.
+fn workers_at(history: &History, step: u64, of_contract: u32) -> u32 {
+    let mut attempts = history.attempts.iter().rev();
+    let executed = attempts.find(|attempt| attempt.from_step < step && step <= attempt.last_step);
+    executed.map_or(of_contract, |attempt| attempt.num_workers)
+}
+
+/// Microbatches of the next update that the state at the segment's end holds: as
+/// its own file says, else as the contract has them saved.
+fn microbatches_at(process: &Process<'_>, folder: Option<&Path>, step: u64) -> Result<u32, ProbeError> {
+    let contract = process.setting.contract();
+    if contract.checkpoints.mid_accumulation != MidAccumulation::SaveGradients {
+        return Ok(0);
+    }
+    let Some(bytes) = folder.and_then(|folder| fs::read(folder.join(WINDOW_NAME)).ok()) else {
+        let is_last = process.setting.end_step == Some(step);
+        return Ok(contract.checkpoints.after_microbatches.filter(|_| step > 0 && !is_last).unwrap_or(0));
+    };
+    let state: WindowState = serde_json::from_slice(&bytes).map_err(|error| StateError::Shape {
+        class: StateClass::AccumulatedGradients,
+        reason: error.to_string(),
+    })?;
+    // More would go on into the update behind it.
+    let most = contract.batch.accumulation.saturating_sub(1);
+    Ok(state.microbatches.min(most))
+}
+
+fn describe(
+    process: &Process<'_>,
+    state: &StateBytes,
+    (step, microbatches): (u64, u32),
+    folder: Option<&Path>,
+) -> Result<ReplayedState, ProbeError> {
+    let contract = process.setting.contract();
+    let recorded = state.recorded(contract)?;
+    let shards = state.iter().flat_map(|(class, shards)| {
+        shards.iter().map(move |(path, bytes)| ReplayedShard {
+            class,
+            digest: digest_of(bytes),
+            path: path.clone(),
+        })
+    });
+    let is_bitwise = [contract.numerics.determinism, contract.resume.class]
+        .iter()
+        .all(|class| *class == EquivalenceClass::Bitwise);
+    let bound = contract.resume.tolerance.as_ref().map_or(0.0, |tolerance| tolerance.max_relative);
+    let distances = match folder {
+        Some(folder) if !is_bitwise => {
+            let of = |(class, shards)| class_distance(folder, class, shards, (bound, step));
+            state.iter().filter_map(of).collect()
+        }
+        _ => Vec::new(),
+    };
+    Ok(ReplayedState {
+        classes: recorded.digests,
+        distances,
+        microbatches,
+        shards: shards.collect(),
+        state_root: recorded.root,
+    })
+}
+
+/// How far a class is from the files of a checkpoint; none where one of them
+/// cannot be read.
+fn class_distance(
+    folder: &Path,
+    class: StateClass,
+    shards: &BTreeMap<String, Vec<u8>>,
+    (bound, step): (f64, u64),
+) -> Option<ClassDistance> {
+    let mut total = Measure::default();
+    let mut first_tensor = None;
+    let mut digests = Vec::new();
+    for (path, replayed) in shards {
+        let saved = fs::read(folder.join(path)).ok()?;
+        digests.push((path.as_str(), digest_of(&saved)));
+        // An index only names the files beside it.
+        if saved == *replayed || path == MODEL_INDEX_NAME && shards.len() > 1 {
+            continue;
+        }
+        let (measure, place) = if path.ends_with(".safetensors") {
+            distance::tensors(&tensors(path, &saved)?, &tensors(path, replayed)?, bound)
+        } else {
+            let document = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
+            let (measure, pointer) = distance::json(&document(&saved)?, &document(replayed)?, bound);
+            (measure, pointer.map(|pointer| format!("{path}{pointer}")))
+        };
+        first_tensor = first_tensor.or(place);
+        total.add(step, &measure);
+    }
+    let of = |bytes: &Vec<u8>| digest_of(bytes);
+    Some(ClassDistance {
+        class,
+        distance: total.distance(),
+        equal: total.is_zero(),
+        first_tensor,
+        reference: manifest::class_digest(digests),
+        resumed: manifest::class_digest(shards.iter().map(|(path, bytes)| (path.as_str(), of(bytes)))),
+    })
+}
+
+fn tensors(path: &str, bytes: &[u8]) -> Option<Vec<NamedTensor>> {
+    let mut reader = bytes;
+    export::read(checkpoint::file_kind(path), &mut reader, bytes.len() as u64)
+        .ok()
+        .map(|(tensors, _)| tensors)
+}
