@@ -71,9 +71,19 @@ def mlperf(arguments: argparse.Namespace) -> dict[str, Any]:
     logging.disable(logging.CRITICAL)
     lines, errors = mlp_parser.parse_file(str(arguments.file), ruleset=arguments.ruleset)
     checker = mlp_compliance.make_checker("training", arguments.ruleset, quiet=False, werror=False)
-    checker.check_file(str(arguments.file), f"training_{arguments.ruleset}/common.yaml")
+    try:
+        checker.check_file(str(arguments.file), f"training_{arguments.ruleset}/common.yaml")
+    except FileNotFoundError as error:
+        # It has no rules for a benchmark that is none of MLPerf's: it says so, and
+        # then opens the file all the same. By then everything else was checked.
+        if not any(text.startswith("Could not find config file") for text in checker.not_overwritable):
+            raise Refused(f"mlperf-logging: {error}") from error
     complaints = {key: text.splitlines()[0] for key, text in checker.overwritable.items()}
-    complaints.update({str(index): text for index, text in enumerate(checker.not_overwritable)})
+    for index, text in enumerate(checker.not_overwritable):
+        is_missing = text.startswith("Could not find config file")
+        complaints["rules_of_benchmark" if is_missing else str(index)] = (
+            f"there is no {pathlib.PurePath(text).name}" if is_missing else text
+        )
     said = {
         "complaints": complaints,
         "lines": [

@@ -11,8 +11,9 @@ use system_tests::run_folder::RunFolder;
 /// Update in which the planned fault ends the process.
 const LOST_AT: u64 = 12;
 
-/// Bits per byte that any model reaches.
-const EASY_TARGET: f64 = 1000.0;
+/// Bits per byte that a few updates reach: just below those of a guess, since a
+/// freeze refuses what nothing could miss.
+const EASY_TARGET: f64 = 7.99;
 
 /// A frozen run whose process is lost in an update, once, and whose target is
 /// met by whatever it learns.
