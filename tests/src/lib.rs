@@ -18,8 +18,8 @@ pub mod proxy;
 pub mod random;
 pub mod run_folder;
 pub mod spdx;
-pub mod witnesses;
 pub mod tracking;
+pub mod witnesses;
 
 use std::path::{Path, PathBuf};
 

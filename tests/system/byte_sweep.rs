@@ -6,7 +6,8 @@
 //! an audit reads is swept; the run is a small one, so that this takes minutes.
 //!
 //! The audit runs inside this process, through the library that `ledger audit`
-//! calls: a process for each byte would take a day.
+//! calls: a process for each byte would take a day. Every test runs in a child of
+//! its own, whose temporary files are in memory ([`in_memory`]).
 
 use std::fs::OpenOptions;
 use std::ops::Range;
@@ -57,8 +58,42 @@ fn scratch() -> Result<tempfile::TempDir> {
     Ok(tempfile::Builder::new().prefix("governed-ledger-sweep-").tempdir_in(parent)?)
 }
 
+/// Says to a child that it is one.
+const CHILD: &str = "GOVERNED_LEDGER_SWEEP";
+
+/// Calls a test again in a child process whose temporary folder is in memory,
+/// where the system has such a folder, and whose allocator gives nothing back in
+/// between: an audit of a database with a log copies both, and so does every
+/// independent dump, some hundred thousand times in all. What is audited, and how,
+/// is the same.
+fn in_memory(name: &str, test: impl FnOnce() -> Result<()>) -> Result<()> {
+    let memory = Path::new("/dev/shm");
+    if std::env::var_os(CHILD).is_some() || !memory.is_dir() {
+        return test();
+    }
+    let folder = scratch()?;
+    let mut child = std::process::Command::new(std::env::current_exe()?);
+    child.args([&format!("byte_sweep::{name}"), "--exact", "--nocapture"]).env(CHILD, "1");
+    child.env("TMPDIR", folder.path());
+    let allocator = ["TRIM_THRESHOLD_", "MMAP_THRESHOLD_", "TOP_PAD_"].map(|name| format!("MALLOC_{name}"));
+    child.envs(allocator.map(|name| (name, NUM_KEPT_BYTES)));
+    let output = child.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success() && text.contains("1 passed"),
+        "{name}: {}\n{text}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+/// Bytes that the allocator of a child keeps.
+const NUM_KEPT_BYTES: &str = "67108864";
+
 fn audited(folder: &Path) -> Result<Report, AuditError> {
-    let request = AuditRequest { ledger: folder.join("run.db"), ..AuditRequest::default() };
+    let threads = Some(std::num::NonZeroUsize::MIN);
+    let request = AuditRequest { ledger: folder.join("run.db"), threads, ..AuditRequest::default() };
     audit(&request, &mut |_| {})
 }
 
@@ -206,24 +241,30 @@ fn files(run: &RunFolder, prefixes: &[&str]) -> Result<Vec<PathBuf>> {
 
 #[test]
 fn every_byte_of_the_database_is_guarded_or_empty() -> Result<()> {
-    let tally = sweep(&small_run()?, Path::new("run.db"))?;
-    assert!(tally.found.load(Ordering::Relaxed) > 0, "{tally:?}");
-    assert!(tally.without_effect.load(Ordering::Relaxed) > 0, "pages have unused space: {tally:?}");
-    Ok(())
+    in_memory("every_byte_of_the_database_is_guarded_or_empty", || {
+        let tally = sweep(&small_run()?, Path::new("run.db"))?;
+        assert!(tally.found.load(Ordering::Relaxed) > 0, "{tally:?}");
+        assert!(tally.without_effect.load(Ordering::Relaxed) > 0, "pages have unused space: {tally:?}");
+        Ok(())
+    })
 }
 
 #[test]
 fn every_byte_of_the_wal_is_guarded_or_empty() -> Result<()> {
-    let tally = sweep(&small_run()?, Path::new("run.db-wal"))?;
-    assert!(tally.found.load(Ordering::Relaxed) > 0, "{tally:?}");
-    Ok(())
+    in_memory("every_byte_of_the_wal_is_guarded_or_empty", || {
+        let tally = sweep(&small_run()?, Path::new("run.db-wal"))?;
+        assert!(tally.found.load(Ordering::Relaxed) > 0, "{tally:?}");
+        Ok(())
+    })
 }
 
 #[test]
 fn every_byte_of_the_head_file_is_guarded() -> Result<()> {
-    let tally = sweep(&settled_run()?, Path::new("run.db.head"))?;
-    assert!(tally.found.load(Ordering::Relaxed) > 0, "{tally:?}");
-    Ok(())
+    in_memory("every_byte_of_the_head_file_is_guarded", || {
+        let tally = sweep(&settled_run()?, Path::new("run.db.head"))?;
+        assert!(tally.found.load(Ordering::Relaxed) > 0, "{tally:?}");
+        Ok(())
+    })
 }
 
 /// Where the key identifier of an envelope is. DSSE calls it an
@@ -248,30 +289,32 @@ fn check_envelope(file: &str) -> Result<()> {
 
 #[test]
 fn every_byte_of_the_evaluators_numbers_is_guarded() -> Result<()> {
-    check_envelope("run.db.val.dsse.json")
+    in_memory("every_byte_of_the_evaluators_numbers_is_guarded", || check_envelope("run.db.val.dsse.json"))
 }
 
 #[test]
 fn every_byte_of_the_handoff_is_guarded() -> Result<()> {
-    check_envelope("run.db.handoff.dsse.json")
+    in_memory("every_byte_of_the_handoff_is_guarded", || check_envelope("run.db.handoff.dsse.json"))
 }
 
 #[test]
 fn every_byte_of_the_report_is_guarded() -> Result<()> {
-    check_envelope("run.db.report.dsse.json")
+    in_memory("every_byte_of_the_report_is_guarded", || check_envelope("run.db.report.dsse.json"))
 }
 
 #[test]
 fn every_byte_of_the_data_and_of_the_sealed_set_is_guarded() -> Result<()> {
-    let run = settled_run()?;
-    let mut files = files(&run, &["data", "qualification.age"])?;
-    files.retain(|file| !DOCUMENTS.iter().any(|document| file == Path::new(document)));
-    assert_eq!(files.len(), 3, "the shards of two splits and the sealed set: {files:?}");
-    for file in files {
-        let tally = sweep(&run, &file)?;
-        assert!(tally.found.load(Ordering::Relaxed) > 0, "{}: {tally:?}", file.display());
-    }
-    Ok(())
+    in_memory("every_byte_of_the_data_and_of_the_sealed_set_is_guarded", || {
+        let run = settled_run()?;
+        let mut files = files(&run, &["data", "qualification.age"])?;
+        files.retain(|file| !DOCUMENTS.iter().any(|document| file == Path::new(document)));
+        assert_eq!(files.len(), 3, "the shards of two splits and the sealed set: {files:?}");
+        for file in files {
+            let tally = sweep(&run, &file)?;
+            assert!(tally.found.load(Ordering::Relaxed) > 0, "{}: {tally:?}", file.display());
+        }
+        Ok(())
+    })
 }
 
 #[test]
@@ -289,44 +332,48 @@ fn copies_of_frozen_documents_are_not_what_an_audit_reads() -> Result<()> {
 
 #[test]
 fn every_byte_of_every_checkpoint_is_guarded() -> Result<()> {
-    let run = settled_run()?;
-    let files = files(&run, &["checkpoints"])?;
-    assert!(files.len() > 10, "{files:?}");
-    for file in files {
-        let tally = sweep(&run, &file)?;
-        assert_eq!(tally.unreadable.load(Ordering::Relaxed), 0, "{}: {tally:?}", file.display());
-    }
-    Ok(())
+    in_memory("every_byte_of_every_checkpoint_is_guarded", || {
+        let run = settled_run()?;
+        let files = files(&run, &["checkpoints"])?;
+        assert!(files.len() > 10, "{files:?}");
+        for file in files {
+            let tally = sweep(&run, &file)?;
+            assert_eq!(tally.unreadable.load(Ordering::Relaxed), 0, "{}: {tally:?}", file.display());
+        }
+        Ok(())
+    })
 }
 
 #[test]
 fn every_byte_of_an_export_is_guarded() -> Result<()> {
-    let run = small_run()?;
-    let keys = public_keys(&run)?;
-    let folder = scratch()?;
-    let export = folder.path().join("export");
-    ledger::export::export(&run.ledger(), &export)?;
-    ledger::export::check(&export, &keys).context("the unchanged export")?;
-    let mut num_checked = 0;
-    // README.txt says how to check the rest, and is no part of it.
-    let files = dump::files(&export)?.into_keys().filter(|file| file != Path::new("README.txt"));
-    for file in files {
-        let path = export.join(&file);
-        let handle = OpenOptions::new().read(true).write(true).open(&path)?;
-        for offset in 0..handle.metadata()?.len() {
-            let mut byte = [0];
-            handle.read_exact_at(&mut byte, offset)?;
-            let mask = u8::try_from(1 + Random::new(offset).below(255))?;
-            handle.write_all_at(&[byte[0] ^ mask], offset)?;
-            let result = ledger::export::check(&export, &keys);
-            ensure!(result.is_err(), "{} byte {offset}: the changed export is accepted", file.display());
-            handle.write_all_at(&byte, offset)?;
-            num_checked += 1;
+    in_memory("every_byte_of_an_export_is_guarded", || {
+        let run = small_run()?;
+        let keys = public_keys(&run)?;
+        let folder = scratch()?;
+        let export = folder.path().join("export");
+        ledger::export::export(&run.ledger(), &export)?;
+        ledger::export::check(&export, &keys).context("the unchanged export")?;
+        let mut num_checked = 0;
+        // README.txt says how to check the rest, and is no part of it.
+        let files = dump::files(&export)?.into_keys().filter(|file| file != Path::new("README.txt"));
+        for file in files {
+            let path = export.join(&file);
+            let handle = OpenOptions::new().read(true).write(true).open(&path)?;
+            for offset in 0..handle.metadata()?.len() {
+                let mut byte = [0];
+                handle.read_exact_at(&mut byte, offset)?;
+                let mask = u8::try_from(1 + Random::new(offset).below(255))?;
+                handle.write_all_at(&[byte[0] ^ mask], offset)?;
+                let result = ledger::export::check(&export, &keys);
+                ensure!(result.is_err(), "{} byte {offset}: the changed export is accepted", file.display());
+                handle.write_all_at(&byte, offset)?;
+                num_checked += 1;
+            }
         }
-    }
-    ledger::export::check(&export, &keys).context("the export with every byte put back")?;
-    assert!(num_checked > 10_000, "only {num_checked} bytes");
-    Ok(())
+        ledger::export::check(&export, &keys).context("the export with every byte put back")?;
+        assert!(num_checked > 10_000, "only {num_checked} bytes");
+        Ok(())
+    })
 }
 
 /// The public keys of the contract, by which heads are signed.

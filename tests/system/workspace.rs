@@ -137,7 +137,17 @@ fn burn_stays_in_the_trainer() -> Result<()> {
     let metadata = metadata()?;
     let packages = lock_file()?;
     for name in [
-        "schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "witness", "cli", "loops", "python",
+        "schemas",
+        "ledger",
+        "validator",
+        "corpus",
+        "evaluator",
+        "exports",
+        "web",
+        "witness",
+        "cli",
+        "loops",
+        "python",
     ] {
         check_is_built_without(&metadata, name, is_burn)?;
         let locked = locked_closure(&packages, name)?;
@@ -153,7 +163,17 @@ fn burn_stays_in_the_trainer() -> Result<()> {
 fn object_store_stays_in_the_trainer() -> Result<()> {
     let packages = lock_file()?;
     for name in [
-        "schemas", "ledger", "validator", "corpus", "evaluator", "exports", "web", "witness", "cli", "loops", "python",
+        "schemas",
+        "ledger",
+        "validator",
+        "corpus",
+        "evaluator",
+        "exports",
+        "web",
+        "witness",
+        "cli",
+        "loops",
+        "python",
     ] {
         let locked = locked_closure(&packages, name)?;
         for other in ["object_store", "reqwest"] {

@@ -4,10 +4,12 @@
 //! Paths come from records that nobody vouches for yet, so every access goes
 //! through [`Evidence`], which refuses absolute paths, `..`, and links.
 
-use std::fs::{self, File};
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use schemas::body::QualificationValDet;
 use schemas::digest::Digest;
@@ -118,6 +120,20 @@ pub struct Evidence {
     pub threads: NonZeroUsize,
     pub(crate) left_out: LeftOut,
     folder: PathBuf,
+    /// Manifests that were read and found to be what their entries commit to: many
+    /// rules ask for the same ones.
+    manifests: Mutex<Manifests>,
+}
+
+/// Bytes of manifests that are kept, so that memory does not grow with the number
+/// of checkpoints.
+const MAX_MANIFEST_BYTES: usize = 4 << 20;
+
+/// Manifests by the folder and digest that they were asked for by.
+#[derive(Debug, Default)]
+struct Manifests {
+    kept: BTreeMap<(String, Digest), CheckpointManifest>,
+    num_bytes: usize,
 }
 
 impl Evidence {
@@ -132,6 +148,7 @@ impl Evidence {
             threads: NonZeroUsize::MIN,
             left_out: LeftOut::default(),
             folder,
+            manifests: Mutex::default(),
         }
     }
 
@@ -181,6 +198,22 @@ impl Evidence {
     /// # Errors
     /// In words, when it is missing, differs, or is not a canonical manifest.
     pub fn checkpoint_manifest(&self, folder: &str, digest: Digest) -> Result<CheckpointManifest, String> {
+        let key = (folder.to_owned(), digest);
+        let manifests = || self.manifests.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(manifest) = manifests().kept.get(&key) {
+            return Ok(manifest.clone());
+        }
+        let (manifest, num_bytes) = self.read_manifest(folder, digest)?;
+        let mut manifests = manifests();
+        if manifests.num_bytes + num_bytes <= MAX_MANIFEST_BYTES {
+            manifests.num_bytes += num_bytes;
+            manifests.kept.insert(key, manifest.clone());
+        }
+        Ok(manifest)
+    }
+
+    /// The same from the file, with its size.
+    fn read_manifest(&self, folder: &str, digest: Digest) -> Result<(CheckpointManifest, usize), String> {
         let path = format!("{folder}/manifest.json");
         let bytes = self.read(&path, MAX_DOCUMENT_BYTES).map_err(|error| describe(&error))?;
         let actual = Digest::blake3(*blake3::hash(&bytes).as_bytes());
@@ -192,7 +225,7 @@ impl Evidence {
             serde_json::from_slice(&bytes).map_err(|error| format!("{path}: {error}"))?;
         match form::first_difference(&manifest, &bytes) {
             Some(offset) => Err(format!("{path}, byte {offset}: a field is left out or has another form")),
-            None => Ok(manifest),
+            None => Ok((manifest, bytes.len())),
         }
     }
 }
@@ -223,8 +256,10 @@ fn safe_names(relative: &str) -> Result<Vec<&std::ffi::OsStr>, FileError> {
         .collect()
 }
 
-fn resolve(folder: &Path, relative: &str) -> Result<PathBuf, FileError> {
+/// A path below `folder` that passes through no link, and what lies there.
+fn resolve(folder: &Path, relative: &str) -> Result<(PathBuf, Metadata), FileError> {
     let mut path = folder.to_owned();
+    let mut found = None;
     for name in safe_names(relative)? {
         path.push(name);
         let metadata = fs::symlink_metadata(&path).map_err(|source| io_error(relative, source))?;
@@ -234,8 +269,12 @@ fn resolve(folder: &Path, relative: &str) -> Result<PathBuf, FileError> {
                 reason: "a symbolic link is on the way".to_owned(),
             });
         }
+        found = Some(metadata);
     }
-    Ok(path)
+    match found {
+        Some(metadata) => Ok((path, metadata)),
+        None => Err(FileError::Missing { path: relative.to_owned() }),
+    }
 }
 
 fn io_error(relative: &str, source: io::Error) -> FileError {
@@ -249,8 +288,7 @@ fn io_error(relative: &str, source: io::Error) -> FileError {
 
 /// Opens a regular file below `folder`; see [`Evidence::open`].
 pub(crate) fn open_below(folder: &Path, relative: &str) -> Result<File, FileError> {
-    let path = resolve(folder, relative)?;
-    let metadata = fs::symlink_metadata(&path).map_err(|source| io_error(relative, source))?;
+    let (path, metadata) = resolve(folder, relative)?;
     if !metadata.is_file() {
         // A FIFO or a device would block or never end.
         return Err(FileError::Unsafe { path: relative.to_owned(), reason: "not a regular file".to_owned() });
@@ -271,7 +309,7 @@ pub(crate) fn read_below(folder: &Path, relative: &str, limit: u64) -> Result<Ve
 
 /// Lists a folder below `folder`; see [`Evidence::list`].
 pub(crate) fn list_below(folder: &Path, relative: &str) -> Result<Vec<FolderEntry>, FileError> {
-    let path = resolve(folder, relative)?;
+    let (path, _) = resolve(folder, relative)?;
     let mut entries = Vec::new();
     for entry in fs::read_dir(&path).map_err(|source| io_error(relative, source))? {
         let entry = entry.map_err(|source| io_error(relative, source))?;

@@ -33,9 +33,11 @@ mod logical;
 pub mod note;
 mod number;
 mod parallel;
+mod pass;
 mod profile;
 mod reading;
 pub mod render;
+mod request;
 mod roots;
 mod row;
 mod rows;
@@ -51,8 +53,9 @@ pub mod val_numbers;
 #[cfg(test)]
 mod ways;
 
-pub use audit::{AuditRequest, Progress, audit};
+pub use audit::{Progress, audit};
 pub use error::AuditError;
+pub use request::AuditRequest;
 
 #[cfg(feature = "fixture")]
 pub mod bench_support;

@@ -141,6 +141,7 @@ fn check_terms(contract: &Contract, problems: &mut Problems) {
         (checkpoints.keep == KeepPolicy::All, "/checkpoints/keep", "expected {\"kind\": \"all\"}"),
         (!checkpoints.store.contains("://"), "/checkpoints/store", "expected a folder beside the ledger"),
         (contract.state_digest_every_steps.is_none(), "/state_digest_every_steps", "expected null"),
+        (contract.state_tree.is_none(), "/state_tree", "expected none"),
         (contract.faults.plan.is_empty(), "/faults/plan", "expected []"),
         (
             contract.faults.recovery == Recovery::RestartFromLastValidated,

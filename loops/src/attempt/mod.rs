@@ -384,6 +384,7 @@ impl Attempt {
             }],
             overflow: None,
             state: None,
+            state_root: None,
             updates: updates.collect(),
         })
     }

@@ -118,7 +118,13 @@ impl Attempt {
         let staged = checkpoint::stage(&store, &self.run.frozen, (self.number, checkpoint, step), files)?;
         self.record(step, Body::CheckpointStaged(stage(step, checkpoint, requested)))?;
         let committed = staged.commit()?;
-        let det = CheckpointCommittedDet { classes: state_digests(&committed.manifest), model, step };
+        let det = CheckpointCommittedDet {
+            classes: state_digests(&committed.manifest),
+            model,
+            // Freeze refuses contracts of this profile that ask for one.
+            state_root: None,
+            step,
+        };
         let obs = CheckpointCommittedObs {
             checkpoint: checkpoint.clone(),
             duration_us: micros(requested.elapsed()),

@@ -30,8 +30,9 @@ use schemas::report::Report;
 pub use error::{BundleError, Refusal};
 
 use self::archive::{BLOCK_BYTES, Failed, Fault, Frame, Members};
-use crate::audit::{AuditRequest, Progress, audit_leaving_out};
+use crate::audit::{Progress, audit_leaving_out};
 use crate::note::Note;
+use crate::request::AuditRequest;
 use crate::rule::Sink;
 use crate::rules;
 use crate::store::{Access, Store};

@@ -137,8 +137,7 @@ impl Token {
         let negative = bytes.first() == Some(&b'-');
         let first = usize::from(negative);
         let (mut digits, mut point, mut rest) = (0u64, None, bytes.get(first..).unwrap_or_default());
-        loop {
-            let Some((byte, behind)) = rest.split_first() else { break };
+        while let Some((byte, behind)) = rest.split_first() {
             let digit = byte.wrapping_sub(b'0');
             if digit <= 9 {
                 digits = digits.wrapping_mul(10).wrapping_add(u64::from(digit));

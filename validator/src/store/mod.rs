@@ -58,7 +58,7 @@ enum Source {
 
 /// How the entries are read.
 enum Reading {
-    Pages(RefCell<QuickPages>),
+    Pages(Box<RefCell<QuickPages>>),
     Sqlite,
 }
 

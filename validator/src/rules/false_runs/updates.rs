@@ -199,9 +199,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL416", "a first moment of another gradient", || {
         changed(|f| {
-            rewrite(f, 2, StateClass::Optimizer, |_, bits| {
+            // The first tensor is the first moment of the embedding.
+            rewrite(f, 2, StateClass::Optimizer, |place, bits| {
                 let value = f32::from_bits(bits);
-                if value < 0.0 { (value * 1.01).to_bits() } else { bits }
+                if (1..=4).contains(&place) { (value * 1.01).to_bits() } else { bits }
             });
         })
     }),
