@@ -50,6 +50,9 @@ pub(crate) struct FormatArguments {
     /// A head that was kept elsewhere [default: `<ledger>.head`].
     #[arg(long, value_name = "FILE", requires = "format")]
     pub(crate) head: Option<PathBuf>,
+    /// Heads that witnesses cosigned [default: `<ledger>.cosigned` where it exists].
+    #[arg(long, value_name = "FILE", requires = "format")]
+    pub(crate) cosigned: Option<PathBuf>,
     /// The evaluator's val numbers [default: `<ledger>.val.dsse.json` where it exists].
     #[arg(long, value_name = "FILE", requires = "format")]
     pub(crate) val: Option<PathBuf>,

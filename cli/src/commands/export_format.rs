@@ -97,6 +97,7 @@ pub(super) fn gather(arguments: &ExportArguments, ledger: &Path) -> Result<Evide
         head: arguments.other.head.clone(),
         trust: arguments.trust.clone(),
         val_numbers: arguments.other.val.clone(),
+        cosigned: arguments.other.cosigned.clone(),
         // What is exported was looked at as a whole.
         since: None,
         threads: None,

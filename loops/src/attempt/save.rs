@@ -224,6 +224,7 @@ fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, LoopError> {
     serde_json::to_vec(value).map_err(json_error)
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
 fn json_error(error: serde_json::Error) -> LoopError {
     LoopError::value("state", error.to_string())
 }

@@ -47,7 +47,7 @@ pub(super) fn check(
         check_pages(connection, path, sink);
     }
     let actual = objects(connection)?;
-    let reading = quick.map_or(Reading::Sqlite, |pages| Reading::Pages(RefCell::new(pages)));
+    let reading = quick.map_or(Reading::Sqlite, |pages| Reading::Pages(Box::new(RefCell::new(pages))));
     Ok(compare(&expected, &actual, path, sink).then_some(reading))
 }
 
