@@ -110,6 +110,9 @@ impl CosignedFile {
         let notes = texts.iter().map(|text| note::parse(text)).collect::<Result<Vec<_>, _>>();
         let notes = notes.map_err(|error| content(error.to_string()))?;
         if whole < bytes.len() {
+            if !is_torn(&bytes[whole..]) {
+                return Err(content("what follows its last note is no part of another one".to_owned()));
+            }
             file.set_len(whole as u64).map_err(io)?;
             file.sync_all().map_err(io)?;
         }
@@ -143,6 +146,13 @@ impl CosignedFile {
         self.notes.push(parsed);
         Ok(())
     }
+}
+
+/// Whether bytes can be the beginning of a ledger's note. Anything else was never
+/// written here, and is not removed.
+fn is_torn(rest: &[u8]) -> bool {
+    const START: &[u8] = b"governed-ledger/";
+    rest.len() <= note::MAX_NOTE_BYTES && (rest.starts_with(START) || START.starts_with(rest))
 }
 
 /// Length up to the end of the last note that is followed by an empty line.
@@ -210,9 +220,12 @@ mod tests {
     fn other_files_are_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x");
-        for text in
-            [format!("{}\n\n", note(1, 2)), format!("x\n{}\n", note(1, 2)), "\n\n\u{2014} x\n\n".to_owned()]
-        {
+        for text in [
+            "hello".to_owned(),
+            format!("{}\n\n", note(1, 2)),
+            format!("x\n{}\n", note(1, 2)),
+            "\n\n\u{2014} x\n\n".to_owned(),
+        ] {
             std::fs::write(&path, text).expect("written");
             assert!(matches!(CosignedFile::open(&path), Err(CosignedFileError::Content { .. })));
         }
