@@ -40,9 +40,9 @@ fn lines(library: &Library) -> Result<Vec<RunLine>, SourceError> {
                 StoredReport::Missing => "no stored report".to_owned(),
                 StoredReport::Unusable { .. } => "stored report is not usable".to_owned(),
                 StoredReport::Signed { coverage, report } => {
-                    let verdict = report.verdict.name();
+                    let verdict = report.verdict_text();
                     match coverage {
-                        Coverage::Whole => verdict.to_owned(),
+                        Coverage::Whole => verdict,
                         Coverage::Older => format!("{verdict} (of an older state)"),
                         Coverage::Partial => format!("{verdict} (its head is not of every entry)"),
                     }
