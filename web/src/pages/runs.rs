@@ -44,7 +44,7 @@ fn run_verdict(snapshot: &Snapshot) -> String {
     match stored_report::read(snapshot) {
         StoredReport::Missing => MISSING.to_owned(),
         StoredReport::Unusable { .. } => UNUSABLE.to_owned(),
-        StoredReport::Signed { coverage, report } => of_coverage(report.verdict.name(), coverage),
+        StoredReport::Signed { coverage, report } => of_coverage(&report.verdict_text(), coverage),
     }
 }
 
