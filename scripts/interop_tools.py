@@ -80,9 +80,9 @@ def check_dsse(arguments: argparse.Namespace) -> dict[str, Any]:
             for descriptor in result.configuration:
                 ResourceDescriptor.copy_from_pb(descriptor).validate()
             said["result"] = result.result
-            said["num_passed"] = len(result.passedTests)
-            said["num_warned"] = len(result.warnedTests)
-            said["failed"] = list(result.failedTests)
+            said["num_passed"] = len(result.passed_tests)
+            said["num_warned"] = len(result.warned_tests)
+            said["failed"] = list(result.failed_tests)
         if statement.pb.predicate_type == PROVENANCE:
             provenance = json_format.ParseDict(predicate, provenance_pb2.Provenance())
             definition, details = provenance.build_definition, provenance.run_details
@@ -120,8 +120,10 @@ def check_model(arguments: argparse.Namespace) -> dict[str, Any]:
     command += ["--public_key", arguments.public]
     finished = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     said = " ".join((finished.stdout + finished.stderr).split())
-    if finished.returncode != 0:
+    if "Verification failed" in said:
         raise Refused(f"model_signing: {said}")
+    if finished.returncode != 0:
+        raise OSError(f"{program} could not run: {said}")
     return {"said": said}
 
 

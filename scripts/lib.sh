@@ -87,7 +87,8 @@ python_environment() {
 
 # The tools that exports are shown to, pinned: prints the environment's path.
 interop_environment() {
-    python_environment interop model-signing==1.1.1 securesystemslib==1.6.0 in-toto-attestation==0.9.3 \
+    # model-signing imports pyOpenSSL and does not ask for it.
+    python_environment interop model-signing==1.1.1 pyOpenSSL==26.4.0 securesystemslib==1.6.0 in-toto-attestation==0.9.3 \
         rocrate==0.16.0 roc-validator==0.13.0
 }
 

@@ -15,7 +15,7 @@ use schemas::finding::Severity;
 use schemas::report::{Report, RuleResult, RuleStatus, Verdict};
 use serde_json::{Value, json};
 
-use crate::statement::{digest_set, file_subject, head_digest, public_key, signed};
+use crate::statement::{CONTRACT_NAME, digest_set, file_subject, head_digest, public_key, signed};
 use crate::{Document, Evidence, ExportError, HashedFile, candidate_files};
 
 /// Predicate of a test result (github.com/in-toto/attestation,
@@ -92,7 +92,7 @@ fn subjects(evidence: &Evidence) -> Result<Vec<Subject>, ExportError> {
         subjects.push(Subject { digest: digest_set([&digest]), name: head.origin.clone() });
     }
     let contract =
-        Subject { digest: digest_set([&evidence.contract.digest]), name: "contract.json".to_owned() };
+        Subject { digest: digest_set([&evidence.contract.digest]), name: CONTRACT_NAME.to_owned() };
     subjects.push(contract);
     Ok(subjects)
 }
@@ -107,7 +107,7 @@ fn predicate(report: &Report, ended: Option<Outcome>) -> Value {
     let profile = profile.as_ref().and_then(Value::as_str).unwrap_or("unknown");
     json!({
         "configuration": [
-            {"digest": digest_set(contract), "name": "contract.json"},
+            {"digest": digest_set(contract), "name": CONTRACT_NAME},
             {
                 "name": format!("ruleset {}, profile {profile}", report.ruleset),
                 "uri": format!("https://governed-ledger.invalid/ruleset/{}/{profile}", report.ruleset),

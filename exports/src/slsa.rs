@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::evidence::outcome_name;
-use crate::statement::{digest_set, file_subject, head_digest, public_key, signed};
+use crate::statement::{CONTRACT_NAME, digest_set, file_subject, head_digest, public_key, signed};
 use crate::time::rfc3339;
 use crate::{Attempt, Document, Evidence, ExportError, candidate_files, hash_file};
 
@@ -95,7 +95,7 @@ fn attempt(attempt: &Attempt) -> Value {
 }
 
 fn byproducts(evidence: &Evidence) -> Vec<Value> {
-    let contract = json!({"digest": digest_set([&evidence.contract.digest]), "name": "contract.json"});
+    let contract = json!({"digest": digest_set([&evidence.contract.digest]), "name": CONTRACT_NAME});
     let head = evidence.report.head.as_ref().and_then(|head| {
         let digest = head_digest(head)?;
         Some(json!({

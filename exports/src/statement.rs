@@ -20,6 +20,9 @@ use crate::{Document, ExportError, HashedFile};
 /// Name of the document that holds the key which signed the others.
 pub(crate) const KEY_NAME: &str = "validator.pub.pem";
 
+/// Name of the contract's canonical bytes, which need not be a file anywhere.
+pub(crate) const CONTRACT_NAME: &str = "contract";
+
 /// `SubjectPublicKeyInfo` of an Ed25519 key up to the key's 32 bytes (RFC 8410,
 /// section 4).
 const ED25519_SPKI_PREFIX: [u8; 12] =
