@@ -221,7 +221,10 @@ fn content(server: &MlflowServer, experiment: &str) -> Vec<String> {
         ("params", "it.key || ' ' || it.value"),
         ("tags", "it.key || ' ' || it.value"),
         ("metrics", "it.key || ' ' || it.step || ' ' || it.timestamp || ' ' || hex(it.value)"),
-        ("runs", "it.status || ' ' || it.start_time || ' ' || it.end_time || ' ' || it.name"),
+        (
+            "runs",
+            "it.status || ' ' || it.start_time || ' ' || coalesce(it.end_time, 'no end') || ' ' || it.name",
+        ),
     ] {
         let sql = format!("SELECT {columns} {}", of.replace("{}", table));
         let mut statement = database.prepare(&sql).expect("the tables are there");
