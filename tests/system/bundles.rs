@@ -88,9 +88,11 @@ fn a_damaged_run_is_judged_in_a_bundle_as_in_its_folder() {
         ("an empty folder in the store", "export", "accepted", |run| {
             std::fs::create_dir(run.path().join("checkpoints/empty")).expect("made");
         }),
-        ("changed data", "export", "tampered", |run| flip_byte(&run.path().join("data/train-0.txt"), 20)),
+        ("changed data", "export", "tampered", |run| {
+            flip_byte(&run.path().join("data/shards/train-000.txt"), 20)
+        }),
         ("missing data", "export", "not_evaluated", |run| {
-            std::fs::remove_file(run.path().join("data/train-0.txt")).expect("removed");
+            std::fs::remove_file(run.path().join("data/shards/train-000.txt")).expect("removed");
         }),
         ("no head file", "export", "accepted", |run| {
             std::fs::remove_file(run.path().join("run.db.head")).expect("removed");
@@ -101,8 +103,11 @@ fn a_damaged_run_is_judged_in_a_bundle_as_in_its_folder() {
         ("lost entries", "export", "tampered", |run| {
             sql(run, "DELETE FROM entries WHERE seq > 20; DELETE FROM heads WHERE size > 21;");
         }),
-        ("a changed entry with its leaf", "database", "tampered", |run| {
-            sql(run, "UPDATE entries SET entry = replace(entry, 'a', 'b') WHERE seq = 9");
+        ("a changed entry", "database", "tampered", |run| {
+            sql(
+                run,
+                "UPDATE entries SET entry = CAST(replace(CAST(entry AS TEXT), 'step', 'stop') AS BLOB) WHERE seq = 9",
+            );
         }),
         ("a changed leaf", "database", "tampered", |run| {
             sql(run, "UPDATE entries SET leaf = zeroblob(32) WHERE seq = 9");
