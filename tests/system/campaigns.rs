@@ -1,13 +1,16 @@
 //! Campaigns by the programs: the example is frozen, runs are made for it,
 //! bound, listed; what is refused says so and changes nothing.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::process::Stdio;
 
 use schemas::dsse::{CAMPAIGN_REPORT_PAYLOAD_TYPE, Envelope};
 use serde_json::{Value, json};
 use system_tests::dump;
-use system_tests::programs::{Finished, LEDGER, TRAINER, run};
-use system_tests::run_folder::copy_folder;
+use system_tests::programs::{Finished, LEDGER, TRAINER, command, run};
+use system_tests::run_folder::{copy_folder, flip_byte};
 use tempfile::TempDir;
 
 /// A folder with the example, frozen as `campaign.db`.
@@ -132,8 +135,59 @@ fn each_audit_names_the_other_for_a_ledger_of_its_kind() {
     // A report by a key that the campaign does not name would count for nobody.
     let _ = campaign.ledger(&["keygen", "--keys", "others"]).expect_code(0);
     let stranger = campaign.ledger(&["campaign", "audit", "campaign.db", "--save", "--keys", "others"]);
-    stranger.expect_complaint(2, "--keys", &["the preregistration names validator key"]);
+    stranger.expect_complaint(2, "campaign.db", &["the preregistration names validator key", "--keys"]);
     assert!(!campaign.path().join("campaign.db.report.dsse.json").exists());
+}
+
+/// What a server for one reader answers at a path.
+#[track_caller]
+fn page(campaign: &Campaign, path: &str) -> String {
+    let mut command = command(LEDGER, campaign.path(), &["serve", "campaign.db", "--listen", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("stdout is piped");
+    BufReader::new(stdout).read_line(&mut line).expect("the server prints its address");
+    let address = line.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let mut stream = TcpStream::connect(&address).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    child.kill().and_then(|()| child.wait()).expect("the server ends");
+    answer
+}
+
+#[test]
+fn pages_of_a_campaign_show_its_runs_and_the_report_that_was_signed() {
+    let campaign = Campaign::new();
+    campaign.frozen("plain-1", "plain", "1", &[]);
+    let _ = campaign.add("plain-1", &["--purpose", "confirmation"]).expect_code(0);
+    let id = campaign.list()["campaign"].as_str().expect("an identifier").to_owned();
+    let address = format!("/campaigns/{id}");
+    let list = page(&campaign, "/");
+    assert!(list.contains(&address) && list.contains("no stored report"), "{list}");
+    assert!(page(&campaign, &address).contains("No stored report"));
+
+    let saved = campaign.ledger(&["campaign", "audit", "campaign.db", "--save", "--json"]).json();
+    let verdict = format!("verdict-{}", saved["verdict"].as_str().expect("a verdict"));
+    let shown = page(&campaign, &address);
+    assert!(shown.starts_with("HTTP/1.1 200"), "{shown}");
+    for text in [verdict.as_str(), "plain-1/run.db", "It saw every entry", "Preregistration"] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
+    assert!(!page(&campaign, "/").contains("no stored report"));
+    let twin = page(&campaign, &format!("{address}.json"));
+    let (_, twin) = twin.split_once("\r\n\r\n").expect("a body");
+    let twin: Value = serde_json::from_str(twin).expect("JSON");
+    assert_eq!((&twin["report"]["report"], &twin["runs"][0]["path"]), (&saved, &json!("plain-1/run.db")));
+
+    // The control: a report that somebody changed, and one of fewer entries.
+    campaign.frozen("plain-2", "plain", "2", &[]);
+    let _ = campaign.add("plain-2", &["--purpose", "confirmation"]).expect_code(0);
+    assert!(page(&campaign, &address).contains("nobody has judged the later ones"));
+    flip_byte(&campaign.path().join("campaign.db.report.dsse.json"), 40);
+    let shown = page(&campaign, &address);
+    assert!(shown.contains("is not usable") && !shown.contains(&verdict), "{shown}");
+    assert!(page(&campaign, "/campaigns/none").starts_with("HTTP/1.1 404"));
 }
 
 #[test]
@@ -273,7 +327,7 @@ fn the_example_is_run_as_a_whole_and_every_claim_gets_an_outcome() {
     let payload =
         ledger::dsse::verify(&envelope, CAMPAIGN_REPORT_PAYLOAD_TYPE, public).expect("its signature");
     let payload: Value = serde_json::from_slice(&payload).expect("JSON");
-    assert_eq!((&payload, &audit), (&saved.json(), &saved.json()));
+    assert_eq!((&payload, &saved.json()), (&audit, &audit));
     // A result that is bound no more is missed: the run's folder goes.
     std::fs::rename(campaign.path().join("dry-2"), campaign.path().join(".hidden")).expect("renamed");
     let audit = campaign.ledger(&["campaign", "audit", "campaign.db"]);

@@ -25,9 +25,9 @@ impl LeftOut {
         Self { names: Arc::new(names), asked: Arc::default() }
     }
 
-    /// All of them.
-    pub(crate) fn names(&self) -> Arc<BTreeSet<String>> {
-        Arc::clone(&self.names)
+    /// Whether the rule at work has asked for a file that was left out.
+    pub(crate) fn was_asked_for(&self, relative: &str) -> bool {
+        !self.names.is_empty() && self.asked.lock().unwrap_or_else(PoisonError::into_inner).contains(relative)
     }
 
     /// Whether a file was left out; it is then remembered that it was asked for.
@@ -67,9 +67,11 @@ mod tests {
         assert!(!left_out.has("c"));
         assert_eq!(left_out.outcome(Outcome::Checked(1)), Outcome::Checked(1));
         assert!(left_out.has("b"));
+        assert!(left_out.was_asked_for("b") && !left_out.was_asked_for("a"));
         let reason = "left out of the bundle: b".to_owned();
         assert_eq!(left_out.outcome(Outcome::Checked(1)), Outcome::NotEvaluated(reason));
         // The next rule has asked for nothing yet.
+        assert!(!left_out.was_asked_for("b"));
         assert_eq!(left_out.outcome(Outcome::Checked(1)), Outcome::Checked(1));
     }
 }

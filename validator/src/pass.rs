@@ -271,7 +271,7 @@ impl<'a> Pass<'a> {
         let total = (self.checks.len() + self.recorded.len()) as u64;
         for (done, mut running) in (0..).zip(self.checks.into_iter().chain(self.recorded)) {
             progress(Progress { phase: "files", done, total });
-            running.sink.excuse(evidence.left_out.names());
+            running.sink.excuse(evidence.left_out.clone());
             let outcome = running.check.finish(&evidence, &mut running.sink);
             let outcome = evidence.left_out.outcome(outcome);
             rulings.push(Ruling::new(running.info, running.sink, outcome));

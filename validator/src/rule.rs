@@ -6,9 +6,7 @@
 //! expected, what is there, where, and what to do; the sink's methods take all
 //! of them, so none can be left out.
 
-use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::sync::Arc;
 
 use schemas::contract::FaultKind;
 use schemas::entry::Entry;
@@ -17,6 +15,7 @@ use schemas::report::Route;
 
 use crate::evidence::Evidence;
 use crate::frozen::Frozen;
+use crate::left_out::LeftOut;
 
 /// Findings of one rule that are listed one by one; further ones are counted.
 /// A run whose every step is wrong would otherwise fill the report.
@@ -179,7 +178,7 @@ pub struct Sink {
     worst_unlisted: Effect,
     num_errors: u64,
     /// Files that were left out, so that nothing follows from their absence.
-    excused: Arc<BTreeSet<String>>,
+    excused: LeftOut,
 }
 
 impl Sink {
@@ -192,14 +191,16 @@ impl Sink {
             num_unlisted: 0,
             worst_unlisted: Effect::None,
             num_errors: 0,
-            excused: Arc::default(),
+            excused: LeftOut::default(),
         }
     }
 
-    /// From now on what is found of these files, which were left out of what is
-    /// audited, is that they could not be looked at.
-    pub(crate) fn excuse(&mut self, files: Arc<BTreeSet<String>>) {
-        self.excused = files;
+    /// From now on nothing is found of files that were left out of what is audited,
+    /// once the rule has asked for them, but what could not be evaluated. Asking
+    /// makes the rule itself not evaluated, so no text that an entry holds can
+    /// silence a rule that would pass.
+    pub(crate) fn excuse(&mut self, left_out: LeftOut) {
+        self.excused = left_out;
     }
 
     /// Bytes are not what was committed to.
@@ -259,17 +260,17 @@ impl Sink {
         expected: &dyn Display,
         actual: &dyn Display,
     ) {
+        let actual = actual.to_string();
+        // The rule is not evaluated then, and its reason names the file.
+        let asked = actual.strip_suffix(crate::evidence::WAS_LEFT_OUT);
+        if asked.is_some_and(|file| self.excused.was_asked_for(file)) {
+            return;
+        }
+        let is_excused = self.excused.was_asked_for(&at.location);
+        let effect = if is_excused { effect.min(Effect::NotEvaluated) } else { effect };
         if severity == Severity::Error {
             self.num_errors += 1;
         }
-        let actual = actual.to_string();
-        let is_excused = |file: &str| self.excused.contains(file);
-        let asked = actual.strip_suffix(crate::evidence::WAS_LEFT_OUT);
-        let effect = if is_excused(&at.location) || asked.is_some_and(is_excused) {
-            effect.min(Effect::NotEvaluated)
-        } else {
-            effect
-        };
         if self.findings.len() >= MAX_LISTED_FINDINGS {
             self.num_unlisted += 1;
             self.worst_unlisted = self.worst_unlisted.max(effect);
@@ -345,5 +346,21 @@ mod tests {
         assert_eq!((last.effect, last.severity), (Effect::Rejected, Severity::Error));
         assert_eq!(last.actual, "2 more");
         assert_eq!(findings[0].remedy, "do it again");
+    }
+
+    #[test]
+    fn only_a_rule_that_asked_is_silent_of_what_was_left_out() {
+        let text = "a was left out of the bundle";
+        let left_out = LeftOut::new(["a".to_owned()].into());
+        let mut sink = Sink::new(&INFO);
+        sink.excuse(left_out.clone());
+        // Anybody can write these words into an entry.
+        sink.tampered(At::entry(1, ""), "wrong", 1, text);
+        assert!(left_out.has("a") && !left_out.has("b"));
+        sink.tampered(At::place("a"), "gone", 1, text);
+        sink.tampered(At::place("a"), "another size", 1, 2);
+        sink.tampered(At::place("b"), "gone", 1, "b was left out of the bundle");
+        let effects: Vec<Effect> = sink.into_findings().iter().map(|finding| finding.effect).collect();
+        assert_eq!(effects, [Effect::Tampered, Effect::NotEvaluated, Effect::Tampered]);
     }
 }

@@ -69,7 +69,8 @@ fn signer(arguments: &CampaignAuditArguments) -> Result<KeyPair, Failure> {
     match named {
         Some(named) if named != key.public_hex() => Err(Failure::new(
             format!(
-                "the preregistration names validator key {named}, the key folder holds {}",
+                "{}: the preregistration names validator key {named}, the key folder holds {}",
+                ledger.display(),
                 key.public_hex()
             ),
             "name the folder with the campaign's keys with --keys",
