@@ -1,11 +1,13 @@
 //! A running attempt: what a loop says of its steps and evaluations, and how the
-//! attempt ends. Saving is in [`save`].
+//! attempt ends. Saving is in [`save`], what it can be asked for in [`offers`].
 //!
 //! Time between two calls is the loop's work, and is charged to the call that
 //! reports it. An attempt that is dropped without an end has vanished: the next
 //! one says so.
 
+mod offers;
 mod save;
+mod select;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,11 +20,14 @@ use schemas::body::{
     Credit, DiagnosticDet, DiagnosticObs, Draw, EvalDet, EvalObs, FaultObservedDet, FaultObservedObs,
     GroupUpdate, Halves, ObservedFault, Outcome, RunEndDet, StepDet, StepObs,
 };
-use schemas::contract::{Contract, Direction, EvaluationStream, Metric};
+use schemas::contract::{Contract, EvaluationStream};
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, LearnerId, SegmentId, WorkerId};
 use schemas::number::Float;
-use schemas::policy_card::{Clipping, PolicyCard};
+use schemas::policy_card::PolicyCard;
+
+pub(crate) use select::meets_target;
+use select::{value_of, winner};
 
 use crate::checkpoint::Resumed;
 use crate::error::LoopError;
@@ -213,86 +218,6 @@ impl Attempt {
             .collect();
         let checkpoint = is_at(contract.checkpoints.every_steps) && self.saved_step != Some(self.last_step);
         Due { checkpoint, evaluations, is_last }
-    }
-
-    /// Bytes of the examples at positions of the update stream, in order: of each
-    /// its inputs and the last target.
-    ///
-    /// # Errors
-    /// When an example cannot be read or is not the frozen text.
-    pub fn batch(&mut self, position: u64, num_examples: u64) -> Result<Vec<Vec<u8>>, LoopError> {
-        let mut examples = Vec::new();
-        let mut buffer = Vec::new();
-        for at in 0..num_examples {
-            let position =
-                position.checked_add(at).ok_or_else(|| LoopError::value("position", "is too large"))?;
-            let example = self.run.inputs.order.example(position);
-            self.run.inputs.train.read(example, &mut buffer)?;
-            examples.push(buffer.clone());
-        }
-        Ok(examples)
-    }
-
-    /// Bytes of the examples that a stream evaluates, in table order.
-    ///
-    /// # Errors
-    /// When there is no such stream, or an example is not the frozen text.
-    pub fn stream_examples(&self, stream: &str) -> Result<Vec<Vec<u8>>, LoopError> {
-        let stream = self.stream(stream)?;
-        let source = match stream.split {
-            schemas::data::Split::Train => &self.run.inputs.train,
-            _ => &self.run.inputs.val,
-        };
-        let num_examples = stream.num_examples.unwrap_or(u64::MAX).min(source.num_examples());
-        let mut buffer = Vec::new();
-        (0..num_examples)
-            .map(|example| {
-                source.read(example, &mut buffer)?;
-                Ok(buffer.clone())
-            })
-            .collect()
-    }
-
-    /// Rate of a group at a step, from 1, by schedule and policy card.
-    ///
-    /// # Errors
-    /// When the contract has no such group.
-    pub fn learning_rate(&self, group: &str, step: u64) -> Result<f64, LoopError> {
-        let unknown = || LoopError::value("group", format!("{group:?} is none of the contract's"));
-        let schedule = self.contract().schedule.iter().find(|schedule| schedule.group == group);
-        let of_card = self.run.inputs.card.groups.iter().find(|known| known.name == group);
-        let (schedule, of_card) = schedule.zip(of_card).ok_or_else(unknown)?;
-        Ok(corpus::schedule::rate(&schedule.shape, step) * of_card.learning_rate_multiplier)
-    }
-
-    /// What gradients of this norm are multiplied by (`docs/FORMAT.md`, "Clipping").
-    #[must_use]
-    pub fn clip_coefficient(&self, gradient_norm: f64) -> f64 {
-        match self.run.inputs.card.clipping {
-            Clipping::None => 1.0,
-            Clipping::GlobalNorm { epsilon, max_norm } => {
-                let coefficient = max_norm / (gradient_norm + epsilon);
-                if coefficient.is_nan() || coefficient < 1.0 { coefficient } else { 1.0 }
-            }
-        }
-    }
-
-    /// The policy card's groups in order: name, decay, and the parameters that
-    /// each updates, in path order.
-    #[must_use]
-    pub fn groups(&self) -> Vec<(String, f64, Vec<String>)> {
-        let parameters = &self.run.inputs.parameters.parameters;
-        let groups = self.run.inputs.card.groups.iter();
-        groups
-            .map(|group| {
-                let of_group = parameters
-                    .iter()
-                    .filter(|parameter| parameter.group.as_ref() == Some(&group.name))
-                    .filter(|parameter| parameter.tied_to.is_none())
-                    .map(|parameter| parameter.path.clone());
-                (group.name.clone(), group.weight_decay, of_group.collect())
-            })
-            .collect()
     }
 
     /// Records one update. A loss or norm that is not finite is recorded too, and
@@ -620,35 +545,4 @@ impl Attempt {
             ..Record::new(body)
         }
     }
-}
-
-/// A metric from its sum, in the order that `docs/FORMAT.md` ("Examples") says.
-fn value_of(metric: Metric, total_nats: f64, num_tokens: u64) -> f64 {
-    match metric {
-        Metric::BitsPerByte => total_nats / (num_tokens as f64 * std::f64::consts::LN_2),
-    }
-}
-
-/// The candidate that the contract's rule selects: the best finite value of the
-/// selection stream, the earliest among equals.
-fn winner<'a>(contract: &Contract, candidates: &'a BTreeMap<u64, Candidate>) -> Option<&'a Candidate> {
-    let streams = contract.evaluation.streams.iter();
-    let stream = streams.into_iter().find(|stream| stream.name == contract.selection.stream)?;
-    let is_better = |value: f64, best: f64| match stream.direction {
-        Direction::Minimize => value < best,
-        Direction::Maximize => value > best,
-    };
-    let finite = candidates.values().filter(|candidate| candidate.det.value.is_finite());
-    finite.reduce(|best, next| if is_better(next.det.value.0, best.det.value.0) { next } else { best })
-}
-
-/// Whether a selected candidate reaches the contract's target.
-pub(crate) fn meets_target(contract: &Contract, value_of: impl Fn(&str) -> Option<f64>) -> Option<bool> {
-    let target = contract.quality_target.as_ref()?;
-    let stream = contract.evaluation.streams.iter().find(|stream| stream.name == target.stream)?;
-    let value = value_of(&target.stream)?;
-    Some(match stream.direction {
-        Direction::Minimize => value <= target.threshold,
-        Direction::Maximize => value >= target.threshold,
-    })
 }
