@@ -46,6 +46,8 @@ impl CosignedFile {
     pub(crate) fn read(ledger: &Path, named: Option<&Path>) -> Result<Self, AuditError> {
         let path = named.map_or_else(|| beside(ledger, ".cosigned"), Path::to_owned);
         match read_limited(&path, MAX_HEAD_FILE_BYTES) {
+            // Made, and nothing appended yet.
+            Ok(bytes) if bytes.is_empty() => Ok(Self { bytes: None, path }),
             Ok(bytes) => Ok(Self { bytes: Some(bytes), path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound && named.is_none() => {
                 Ok(Self { bytes: None, path })
@@ -151,8 +153,7 @@ impl Cosignatures {
                         _ => return self.malformed(&place, &"no empty line after a note"),
                     }
                 }
-                // What a power cut leaves of an append does not end as a note does.
-                Err(_) if !rest.ends_with(b"\n\n") && !self.claims.is_empty() => {
+                Err(_) if self.origin.as_ref().is_some_and(|own| is_torn(rest, &own.origin)) => {
                     let at = At::place(&place);
                     let message =
                         "the file of cosigned heads ends within an append, as a power cut leaves it";
@@ -161,9 +162,6 @@ impl Cosignatures {
                 }
                 Err(error) => return self.malformed(&place, &error),
             }
-        }
-        if bytes.is_empty() {
-            self.malformed(&path.display().to_string(), &"0 bytes");
         }
     }
 
@@ -314,6 +312,19 @@ impl Cosignatures {
     }
 }
 
+/// Whether bytes that are no note can be what a power cut leaves of an append: the
+/// beginning of a note of this ledger, which has no end yet. One that is whole and
+/// damaged has one.
+fn is_torn(rest: &[u8], origin: &str) -> bool {
+    let start = format!("{origin}\n");
+    let is_beginning = rest.starts_with(start.as_bytes()) || start.as_bytes().starts_with(rest);
+    let mut lines = rest.split(|byte| *byte == b'\n');
+    let signatures = lines.by_ref().skip_while(|line| !line.starts_with("\u{2014} ".as_bytes()));
+    // A note ends with an empty line behind its signatures, and nothing follows.
+    let has_end = signatures.skip_while(|line| !line.is_empty()).nth(1).is_some();
+    is_beginning && !has_end
+}
+
 /// Why there is nothing to judge.
 fn missing(has_contract: bool, quorum: usize, has_evidence: bool) -> Option<Outcome> {
     match (has_contract, quorum, has_evidence) {
@@ -445,7 +456,23 @@ mod tests {
         let torn = report(&|text| text.as_bytes()[..text.len() - 9].to_vec());
         assert_eq!(of_witnesses(&torn), [("GL014", Effect::Incomplete); 2], "{:#?}", torn.findings);
         let empty = report(&|_| Vec::new());
-        assert!(of_witnesses(&empty).contains(&("GL014", Effect::Tampered)), "{:#?}", empty.findings);
+        assert_eq!(empty.verdict, Verdict::NotEvaluated, "{:#?}", empty.findings);
+        // A power cut may come anywhere, in the first append too.
+        let first = {
+            let run = StoredRun::new(fixture(1));
+            format!("{}\n", run.all_cosigned(&[ONE])[0])
+        };
+        for length in 1..first.len() - 1 {
+            let torn = report(&|_| first.as_bytes()[..length].to_vec());
+            let effects = of_witnesses(&torn);
+            assert!(!effects.is_empty(), "cut at {length}");
+            assert!(
+                effects.iter().all(|(_, effect)| *effect == Effect::Incomplete),
+                "cut at {length}: {effects:?}"
+            );
+        }
+        let damaged = report(&|text| text.replacen("\n\n", "\n?\n", 1).into_bytes());
+        assert!(of_witnesses(&damaged).contains(&("GL014", Effect::Tampered)), "{:#?}", damaged.findings);
         let without_end = report(&|text| text.trim_end_matches('\n').as_bytes().to_vec());
         assert!(of_witnesses(&without_end).contains(&("GL014", Effect::Incomplete)));
     }

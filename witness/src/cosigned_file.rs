@@ -37,7 +37,7 @@ pub enum CosignedFileError {
     },
     /// It is not a file of notes.
     #[error(
-        "{path} is no file of cosigned heads: {what}; hint: move it away; the witness gives its cosigned heads again"
+        "{path} is no file of cosigned heads: {what}; hint: restore it from a copy; each witness has what it cosigned (GET /cosigned/<origin>)"
     )]
     Content {
         /// The file.
@@ -55,20 +55,20 @@ pub fn path_for(ledger: &Path) -> PathBuf {
     PathBuf::from(text)
 }
 
-/// A note with the log's signature by one key and a line of a witness.
+/// A note with the log's signature by one key, where one holds, and a line of a
+/// witness.
 #[must_use]
 pub fn with_cosignature(parsed: &ParsedNote, log_public_hex: &str, line: &str) -> String {
     let origin = &parsed.head.origin;
     let hash = public_from_hex(log_public_hex).map(|key| note::key_hash(origin, key.as_bytes()));
     let own = parsed.signatures.iter().filter(|own| own.name == *origin && Some(own.key_hash) == hash);
-    let own: String = own
-        .take(1)
-        .map(|own| {
-            let blob = [&own.key_hash[..], &own.signature].concat();
-            format!("\u{2014} {origin} {}\n", STANDARD.encode(blob))
-        })
-        .collect();
-    format!("{}\n{own}{line}", parsed.text)
+    let mut own = own.map(|own| {
+        let blob = [&own.key_hash[..], &own.signature].concat();
+        format!("\u{2014} {origin} {}\n", STANDARD.encode(blob))
+    });
+    // Anybody can put a line that does not hold before the one that does.
+    let own = own.find(|own| note::verify(&format!("{}\n{own}", parsed.text), log_public_hex).is_ok());
+    format!("{}\n{}{line}", parsed.text, own.unwrap_or_default())
 }
 
 /// An open file of cosigned heads.
@@ -117,6 +117,17 @@ impl CosignedFile {
             file.sync_all().map_err(io)?;
         }
         Ok(Self { file, notes, path: path.to_owned() })
+    }
+
+    /// As [`CosignedFile::newest_of`], of a file that need not be there and is not made.
+    ///
+    /// # Errors
+    /// As for [`CosignedFile::open`].
+    pub fn newest_at(
+        path: &Path,
+        witness: &VerifierKey,
+    ) -> Result<Option<(u64, [u8; 32])>, CosignedFileError> {
+        if path.exists() { Ok(Self::open(path)?.newest_of(witness)) } else { Ok(None) }
     }
 
     /// Every note, oldest first; none of them verified.
@@ -238,6 +249,13 @@ mod tests {
         let both = format!("{}{}", head.sign(&key(1)), &other[other.find('\u{2014}').expect("a line")..]);
         let parsed = note::parse(&both).expect("a note");
         assert_eq!(with_cosignature(&parsed, &key(1).public_hex(), ""), head.sign(&key(1)));
+        // A line that does not hold, before the one that does.
+        let signed = head.sign(&key(1));
+        let (text, line) = signed.split_at(signed.find('\u{2014}').expect("a line"));
+        let of_another = TreeHead { size: 4, ..head.clone() }.sign(&key(1));
+        let false_line = &of_another[of_another.find('\u{2014}').expect("a line")..];
+        let twice = note::parse(&format!("{text}{false_line}{line}")).expect("a note");
+        assert_eq!(with_cosignature(&twice, &key(1).public_hex(), ""), signed);
         assert_eq!(with_cosignature(&parsed, &key(7).public_hex(), ""), other);
     }
 }

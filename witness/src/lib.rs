@@ -9,6 +9,7 @@
 //! of its own.
 
 pub mod client;
+mod connections;
 pub mod cosignature;
 pub mod cosigned_file;
 pub mod leaves;

@@ -90,26 +90,19 @@ impl Team {
         Ok(Self { keys })
     }
 
-    /// The keys that sign ledgers of a kind, as one text, by which a ledger stays
-    /// bound to those that it was first seen under.
-    fn binding(&self, kind: LedgerKind) -> String {
-        let roles: &[&str] = match kind {
-            LedgerKind::Run => &["owner", "trainer"],
-            LedgerKind::Campaign | LedgerKind::Maintenance => &["owner"],
-            LedgerKind::Qualification => &["qualifier"],
-        };
-        let named = roles.iter().filter_map(|role| Some(format!("{role}={}", self.keys.get(*role)?)));
-        named.collect::<Vec<_>>().join(" ")
-    }
-
     /// Who may sign a head of this ledger at this size.
-    fn signer(&self, kind: LedgerKind, size: u64) -> Option<&str> {
+    fn signer(&self, kind: LedgerKind, size: u64) -> Option<Candidate> {
         let role = match kind {
             LedgerKind::Run if size > 1 => "trainer",
             LedgerKind::Run | LedgerKind::Campaign | LedgerKind::Maintenance => "owner",
             LedgerKind::Qualification => "qualifier",
         };
-        self.keys.get(role).map(String::as_str)
+        let named = |role: &str| Some(format!("{role}={}", self.keys.get(role)?));
+        Some(Candidate {
+            binding: named(role)?,
+            follows: (role == "trainer").then(|| named("owner")).flatten(),
+            public: self.keys.get(role)?.clone(),
+        })
     }
 }
 
@@ -123,10 +116,27 @@ pub struct Policy {
 /// A key that may sign heads of an origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Who that is, as the state of the witness keeps it.
+    /// Who that is, as the state of the witness keeps it: without white space.
     pub binding: String,
+    /// Behind whose head of size 1 it may sign for the first time.
+    pub follows: Option<String>,
     /// The key, 64 hex digits.
     pub public: String,
+}
+
+impl Candidate {
+    /// The keys, with one space between two, that a log is bound to once this one
+    /// signed a head of it; `None` where it is bound to others. `bound`: those that
+    /// signed before, and the size of the last head.
+    #[must_use]
+    pub fn bind(&self, bound: Option<(&str, u64)>) -> Option<String> {
+        let Some((keys, size)) = bound else { return Some(self.binding.clone()) };
+        if keys.split(' ').any(|key| key == self.binding) {
+            return Some(keys.to_owned());
+        }
+        let is_handover = size <= 1 && self.follows.as_deref() == Some(keys);
+        is_handover.then(|| format!("{keys} {}", self.binding))
+    }
 }
 
 impl Policy {
@@ -152,15 +162,13 @@ impl Policy {
     #[must_use]
     pub fn candidates(&self, origin: &str, size: u64) -> Option<Vec<Candidate>> {
         let of_logs = self.logs.iter().filter(|key| key.name == origin);
-        let mut candidates: Vec<Candidate> =
-            of_logs.map(|key| Candidate { binding: key.to_string(), public: key.public_hex() }).collect();
+        let mut candidates: Vec<Candidate> = of_logs
+            .map(|key| Candidate { binding: key.to_string(), follows: None, public: key.public_hex() })
+            .collect();
         let mut is_known = !candidates.is_empty();
         if let Some((kind, _)) = parse_origin(origin) {
             is_known |= !self.teams.is_empty();
-            candidates.extend(self.teams.iter().filter_map(|team| {
-                let public = team.signer(kind, size)?.to_owned();
-                Some(Candidate { binding: team.binding(kind), public })
-            }));
+            candidates.extend(self.teams.iter().filter_map(|team| team.signer(kind, size)));
         }
         is_known.then_some(candidates)
     }
@@ -195,6 +203,34 @@ mod tests {
         assert_eq!(of("governed-ledger/campaign/a-b", 9), Some(vec![public(1)]));
         assert_eq!(of("governed-ledger/qualification/a-b", 9), Some(vec![public(3)]));
         assert_eq!(of("example.com/log", 1), None);
+    }
+
+    #[test]
+    fn a_log_is_bound_to_the_keys_that_signed_it() {
+        let owner = |seed| format!("owner={}", public(seed));
+        let trainer = |seed| format!("trainer={}", public(seed));
+        let one =
+            |binding: String, follows: Option<String>| Candidate { binding, follows, public: String::new() };
+        let check = |one: &Candidate, bound: Option<(&str, u64)>, expected: Option<String>| {
+            assert_eq!(one.bind(bound), expected, "{one:?} behind {bound:?}");
+        };
+        let first = one(trainer(2), Some(owner(1)));
+        check(&one(owner(1), None), None, Some(owner(1)));
+        check(&first, None, Some(trainer(2)));
+        let both = format!("{} {}", owner(1), trainer(2));
+        check(&first, Some((&owner(1), 1)), Some(both.clone()));
+        check(&first, Some((&both, 9)), Some(both.clone()));
+        // Another team of the same owner, and one of another owner.
+        check(
+            &one(trainer(4), Some(owner(1))),
+            Some((&owner(1), 1)),
+            Some(format!("{} {}", owner(1), trainer(4))),
+        );
+        check(&one(trainer(4), Some(owner(1))), Some((&both, 9)), None);
+        check(&one(trainer(4), Some(owner(3))), Some((&owner(1), 1)), None);
+        check(&one(trainer(4), None), Some((&owner(1), 1)), None);
+        // No handover behind a larger head.
+        check(&first, Some((&owner(1), 2)), None);
     }
 
     #[test]

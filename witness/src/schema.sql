@@ -42,8 +42,13 @@ CREATE TABLE refused (
     note   TEXT NOT NULL
 ) STRICT;
 
+CREATE INDEX refused_origin ON refused (origin, reason);
+
+-- Behind a head of size 1, which the owner signs, the trainer's key is added.
 CREATE TRIGGER logs_update BEFORE UPDATE ON logs
-WHEN NEW.origin IS NOT OLD.origin OR NEW.keys IS NOT OLD.keys OR NEW.first_time IS NOT OLD.first_time
+WHEN NEW.origin IS NOT OLD.origin OR NEW.first_time IS NOT OLD.first_time
+  OR (NEW.keys IS NOT OLD.keys
+      AND NOT (OLD.size <= 1 AND substr(NEW.keys, 1, length(OLD.keys) + 1) = OLD.keys || ' '))
   OR NEW.size < OLD.size OR (NEW.size = OLD.size AND NEW.root IS NOT OLD.root) OR NEW.time < OLD.time
 BEGIN
     SELECT RAISE(ABORT, 'a log never shrinks, forks, changes keys or goes back in time');

@@ -1,8 +1,8 @@
 //! The witness's HTTP interface (`c2sp.org/tlog-witness`), and two pages of what
 //! it saw.
 //!
-//! It owns status codes and limits; every decision is `crate::state`'s. There is
-//! no limit on how often anybody asks: a witness that faces more than a team
+//! It owns status codes and limits (those of connections are `crate::connections`');
+//! every decision is `crate::state`'s. There is no limit on how often anybody asks: a witness that faces more than a team
 //! belongs behind a server that has one.
 
 use std::net::SocketAddr;
@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use ledger::keys::KeyPair;
 
+use crate::connections::Limited;
 use crate::cosignature::now_s;
 use crate::policy::Policy;
 use crate::request::MAX_BODY_BYTES;
@@ -90,7 +91,7 @@ pub async fn serve(
         .route("/cosigned/{*origin}", get(cosigned))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(Arc::new(witness));
-    axum::serve(listener, router).with_graceful_shutdown(stop).await.map_err(ServeError::Serve)
+    axum::serve(Limited::new(listener), router).with_graceful_shutdown(stop).await.map_err(ServeError::Serve)
 }
 
 /// Runs what waits for a disk on a thread that may.

@@ -24,8 +24,8 @@ use crate::request::AddCheckpoint;
 const APPLICATION_ID: i64 = 0x4757_4E53;
 /// `user_version` of the layout.
 const LAYOUT: i64 = 1;
-/// Refused heads that are kept of one log: enough to show a fork, and no way to
-/// fill a disk.
+/// Refused heads that are kept of one log for each reason: enough to show a fork,
+/// and no way to fill a disk, nor to leave no room for another reason.
 const MAX_REFUSED: i64 = 64;
 /// How far the clock may go back between two cosignatures of a log, in seconds.
 const MAX_STEP_BACK_S: u64 = 10;
@@ -73,7 +73,7 @@ pub enum StateError {
     Name(String),
     /// The clock went back by more than a correction.
     #[error(
-        "the clock says {now_s}, the last head of {origin} was cosigned at {last_s}; nothing is cosigned until it is right"
+        "the clock says {now_s}, the last head of {origin} was cosigned at {last_s}; nothing is cosigned until it is right, and of this log until it is past that time"
     )]
     Clock {
         /// The log.
@@ -268,15 +268,14 @@ impl State {
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let last = last(&transaction, &head.origin).map_err(failed)?;
-        // A log stays with the keys that it was first seen under.
-        let may_sign =
-            candidates.iter().filter(|one| last.as_ref().is_none_or(|last| last.keys == one.binding));
-        let signers: Vec<_> = may_sign.collect();
+        // A log stays with the keys that signed it.
+        let bound = last.as_ref().map(|last| (last.keys.as_str(), last.size));
+        let signers: Vec<_> = candidates.iter().filter_map(|one| Some((one, one.bind(bound)?))).collect();
         if signers.is_empty() && last.is_some() {
             return Ok(Answer::UnknownLog);
         }
-        let Some(signer) = signers.into_iter().find(|one| note::verify(&request.note, &one.public).is_ok())
-        else {
+        let is_signer = |one: &str| note::verify(&request.note, one).is_ok();
+        let Some((signer, keys)) = signers.into_iter().find(|(one, _)| is_signer(&one.public)) else {
             return Ok(Answer::Forbidden);
         };
         if request.old_size > head.size {
@@ -284,7 +283,10 @@ impl State {
         }
         if let Some((answer, reason)) = refusal(&request, last.as_ref()) {
             if let Some(reason) = reason {
-                keep_refused(&transaction, head, &request.note, reason, now_s).map_err(failed)?;
+                // Without lines of others, which anybody may add.
+                let note = with_cosignature(&request.parsed, &signer.public, "");
+                let refused = Refused { note: &note, reason, text: &request.parsed.text };
+                keep_refused(&transaction, head, &refused, now_s).map_err(failed)?;
                 transaction.commit().map_err(failed)?;
             }
             return Ok(answer);
@@ -298,7 +300,7 @@ impl State {
         let is_new = last.as_ref().is_none_or(|last| last.size < head.size);
         let cosigned = with_cosignature(&request.parsed, &signer.public, &line);
         let now = Now { time_s, is_new, note: &cosigned };
-        keep(&transaction, head, &signer.binding, &now).map_err(failed)?;
+        keep(&transaction, head, &keys, &now).map_err(failed)?;
         transaction.commit().map_err(failed)?;
         Ok(Answer::Cosigned(line))
     }
@@ -434,7 +436,8 @@ fn keep(transaction: &Transaction<'_>, head: &TreeHead, keys: &str, now: &Now<'_
     let (size, time) = (signed(head.size)?, signed(now.time_s)?);
     transaction.execute(
         "INSERT INTO logs (origin, keys, first_time, time, size, root) VALUES (?1, ?2, ?3, ?3, ?4, ?5)
-         ON CONFLICT (origin) DO UPDATE SET time = excluded.time, size = excluded.size, root = excluded.root",
+         ON CONFLICT (origin) DO UPDATE
+         SET keys = excluded.keys, time = excluded.time, size = excluded.size, root = excluded.root",
         params![head.origin, keys, time, size, head.root],
     )?;
     if now.is_new {
@@ -446,18 +449,31 @@ fn keep(transaction: &Transaction<'_>, head: &TreeHead, keys: &str, now: &Now<'_
     Ok(())
 }
 
+/// A signed head that is refused.
+struct Refused<'a> {
+    /// With the line of the key that signed it, and no other.
+    note: &'a str,
+    reason: &'a str,
+    /// What is signed.
+    text: &'a str,
+}
+
+/// Keeps each text once for each reason, and none that was cosigned: who shows an
+/// old head again says nothing against the log.
 fn keep_refused(
     transaction: &Transaction<'_>,
     head: &TreeHead,
-    note: &str,
-    reason: &str,
+    refused: &Refused<'_>,
     now_s: u64,
 ) -> rusqlite::Result<()> {
+    let Refused { note, reason, text } = refused;
     transaction.execute(
         "INSERT INTO refused (origin, size, time, reason, note) SELECT ?1, ?2, ?3, ?4, ?5
-         WHERE (SELECT count(*) FROM refused WHERE origin = ?1) < ?6
-           AND NOT EXISTS (SELECT 1 FROM refused WHERE origin = ?1 AND note = ?5 AND reason = ?4)",
-        params![head.origin, signed(head.size)?, signed(now_s)?, reason, note, MAX_REFUSED],
+         WHERE (SELECT count(*) FROM refused WHERE origin = ?1 AND reason = ?4) < ?6
+           AND NOT EXISTS (SELECT 1 FROM refused
+                           WHERE origin = ?1 AND reason = ?4 AND substr(note, 1, length(?7)) = ?7)
+           AND NOT EXISTS (SELECT 1 FROM cosigned WHERE origin = ?1 AND substr(note, 1, length(?7)) = ?7)",
+        params![head.origin, signed(head.size)?, signed(now_s)?, reason, note, MAX_REFUSED, text],
     )?;
     Ok(())
 }

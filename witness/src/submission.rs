@@ -136,6 +136,14 @@ impl<'a> Submission<'a> {
     /// # Errors
     /// When there is no such head, it is refused, or cannot be kept.
     pub fn submit(&mut self) -> Result<Submitted, SubmissionError> {
+        match self.submit_once() {
+            // Another submission of this run may have been made since the ledger was read.
+            Err(SubmissionError::Ahead { .. }) => self.submit_once(),
+            other => other,
+        }
+    }
+
+    fn submit_once(&mut self) -> Result<Submitted, SubmissionError> {
         let reader = Reader::open(self.ledger)?;
         let keys = reader.contract()?.contract.keys;
         let note = leaves::newest_head(&reader)?;
@@ -145,7 +153,8 @@ impl<'a> Submission<'a> {
         self.find_end(&reader)?;
         let is_last = self.run_end.is_some_and(|end| head.size > end);
         let path = cosigned_file::path_for(self.ledger);
-        let newest = CosignedFile::open(&path)?.newest_of(&self.witness);
+        // A witness that cannot be asked leaves no file behind.
+        let newest = CosignedFile::newest_at(&path, &self.witness)?;
         if newest == Some((head.size, head.root)) {
             return Ok(Submitted { head, is_known: true, is_last, time_s: None });
         }

@@ -222,9 +222,14 @@ fn be(arguments: &ServeArguments) -> Result<u8, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            // The server may have ended by itself.
-            let _ = stop.send(());
+        let mut stop = Some(stop);
+        for signal in signals.forever() {
+            match stop.take() {
+                // Requests that have begun are answered. The server may have ended by itself.
+                Some(stop) => _ = stop.send(()),
+                // Whoever asks twice does not wait; what was cosigned is on disk.
+                None => std::process::exit(128 + signal),
+            }
         }
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
