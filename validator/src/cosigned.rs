@@ -477,6 +477,25 @@ mod tests {
         assert!(of_witnesses(&without_end).contains(&("GL014", Effect::Incomplete)));
     }
 
+    /// Of the two notes that a quorum of one needs, no byte can be another.
+    #[test]
+    fn no_changed_byte_is_accepted() {
+        /// Prime to the length of a line, so that every part of one is met.
+        const STRIDE: usize = 23;
+        let run = StoredRun::new(fixture(1));
+        let all = run.all_cosigned(&[ONE]);
+        run.write_cosigned(&[all[0].clone(), all[all.len() - 1].clone()]);
+        assert_eq!(run.audit().verdict, Verdict::Accepted);
+        let path = run.beside("run.db.cosigned");
+        let good = fs::read(&path).expect("written");
+        for position in (0..good.len()).step_by(STRIDE) {
+            let mut bytes = good.clone();
+            bytes[position] ^= 1;
+            fs::write(&path, bytes).expect("writable");
+            assert_ne!(run.audit().verdict, Verdict::Accepted, "byte {position}");
+        }
+    }
+
     /// Each witness at another size is no quorum over one head.
     #[test]
     fn a_quorum_is_over_one_head() {

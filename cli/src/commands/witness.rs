@@ -176,7 +176,7 @@ fn list(arguments: &ListArguments) -> Result<u8, Failure> {
     }
     for log in &logs {
         print(format!(
-            "{}  {} entries  first seen {}  last {}  refused {}",
+            "{}  size {}  first seen {}  last {}  refused {}",
             log.origin,
             count(log.size),
             log.first_time,
@@ -186,7 +186,7 @@ fn list(arguments: &ListArguments) -> Result<u8, Failure> {
     }
     for head in &refused {
         print(format!(
-            "refused  {}  {} entries  {}  {}",
+            "refused  {}  size {}  {}  {}",
             head.origin,
             count(head.size),
             head.time,
@@ -358,8 +358,8 @@ fn tell(
         );
     }
     let verb = if *is_known { "had cosigned" } else { "cosigned" };
-    let end = if *is_last { ", the end of the run among them" } else { "" };
-    print(format!("{} {verb} {} entries{end}", witness.name, count(head.size)))
+    let end = if *is_last { ", which covers the end of the run" } else { "" };
+    print(format!("{} {verb} the head of size {}{end}", witness.name, count(head.size)))
 }
 
 /// The witness of that name, or the only one, of the ledger's contract.
