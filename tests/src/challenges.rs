@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::mutations::{Attacker, Record, Sealed};
 use crate::programs::{self, Finished, LEDGER, TRAINER};
-use crate::run_folder::{RunFolder, copy_folder};
+use crate::run_folder::RunFolder;
 
 /// Updates between two checkpoints of a run that is forged.
 pub const EVERY_STEPS: u64 = 2;
@@ -263,13 +263,19 @@ pub fn verify(folder: &Path, challenge: &str, replay: &str, further: &[&str]) ->
 /// # Errors
 /// When a program fails, or says something else than its form.
 pub fn review(folder: &Path, further: &[&str]) -> Result<Reviewed> {
-    let num_segments = available(folder, further)?;
-    let drawn = draw(folder, num_segments, "all.json", further);
+    // Apart from the run, whose folder may be copied and forged afterwards.
+    let scratch = tempfile::TempDir::with_prefix("governed-ledger-challenge-")?;
+    let named = |name: &str| scratch.path().join(name).to_string_lossy().into_owned();
+    let (one, all, replayed) = (named("one.json"), named("all.json"), named("replay.json"));
+    let drawn = draw(folder, 1, &one, further);
+    ensure!(drawn.code == 0, "{drawn}");
+    let num_segments = drawn.json()["num_segments"].as_u64().context("a number")?;
+    let drawn = draw(folder, num_segments, &all, further);
     ensure!(drawn.code == 0, "{drawn}");
     let head = drawn.json()["head"].clone();
-    let replayed = replay(folder, "all.json", "all-replay.json");
-    ensure!(replayed.code == 0, "{replayed}");
-    let verified = verify(folder, "all.json", "all-replay.json", &["--json"]);
+    let executed = replay(folder, &all, &replayed);
+    ensure!(executed.code == 0, "{executed}");
+    let verified = verify(folder, &all, &replayed, &["--json"]);
     ensure!(verified.code != 2, "{verified}");
     let witness = verified.json();
     let results = witness["results"].as_array().context("results")?;
@@ -284,14 +290,6 @@ pub fn review(folder: &Path, further: &[&str]) -> Result<Reviewed> {
         size: head["size"].as_u64().context("a size")?,
         witness,
     })
-}
-
-/// How many segments can be drawn: a draw of one says so.
-fn available(folder: &Path, further: &[&str]) -> Result<u64> {
-    let drawn = draw(folder, 1, "one.json", further);
-    ensure!(drawn.code == 0, "{drawn}");
-    std::fs::remove_file(folder.join("one.json"))?;
-    drawn.json()["num_segments"].as_u64().context("a number")
 }
 
 /// How often draws of some size meet a forged segment, over so many nonces.
@@ -310,14 +308,4 @@ pub fn measured(reviewed: &Reviewed, num_drawn: u64, num_nonces: u32) -> f64 {
         num_met += u32::from(places.iter().any(|place| reviewed.contradicted.contains(place)));
     }
     f64::from(num_met) / f64::from(num_nonces)
-}
-
-/// A copy of a run's folder, for a reviewer who changes what lies in it.
-///
-/// # Errors
-/// When a file cannot be copied.
-pub fn copy(folder: &Path) -> Result<tempfile::TempDir> {
-    let copy = tempfile::TempDir::with_prefix("governed-ledger-challenge-")?;
-    copy_folder(folder, copy.path())?;
-    Ok(copy)
 }
