@@ -23,8 +23,9 @@ impl Document {
     }
 }
 
-/// Writes documents into a folder, which is made where it is missing. A name
-/// that is taken is refused before anything is written.
+/// Writes documents into a folder, which is made where it is missing: all of
+/// them, or none. A name that is taken is refused before anything is written,
+/// and what was written before a failure is removed again.
 ///
 /// # Errors
 /// When one of the names exists, or a file cannot be written and flushed.
@@ -34,8 +35,14 @@ pub fn write_documents(folder: &Path, documents: &[Document]) -> Result<Vec<Path
         return Err(ExportError::Exists { path: path.clone() });
     }
     std::fs::create_dir_all(folder).map_err(|source| io(folder, source))?;
-    for (path, document) in paths.iter().zip(documents) {
-        write_new(path, &document.bytes)?;
+    for (number, (path, document)) in paths.iter().zip(documents).enumerate() {
+        if let Err(error) = write_new(path, &document.bytes) {
+            for written in paths.iter().take(number) {
+                // The first failure is the one to tell.
+                let _ = std::fs::remove_file(written);
+            }
+            return Err(error);
+        }
     }
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|source| io(folder, source))?;
     Ok(paths)
@@ -43,7 +50,10 @@ pub fn write_documents(folder: &Path, documents: &[Document]) -> Result<Vec<Path
 
 fn write_new(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
     let mut file = File::create_new(path).map_err(|source| io(path, source))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|source| io(path, source))
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|source| {
+        let _ = std::fs::remove_file(path);
+        io(path, source)
+    })
 }
 
 fn io(path: &Path, source: std::io::Error) -> ExportError {
@@ -68,5 +78,14 @@ mod tests {
         assert!(matches!(refused, Err(ExportError::Exists { path }) if path == target.join("b")));
         assert!(!target.join("c").exists());
         assert_eq!(std::fs::read(target.join("b")).expect("the file"), b"2");
+    }
+
+    #[test]
+    fn what_was_written_before_a_failure_is_removed_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let documents = [Document::new("a", b"1".to_vec()), Document::new("no/such/folder", b"2".to_vec())];
+        let refused = write_documents(folder.path(), &documents);
+        assert!(matches!(refused, Err(ExportError::Io { .. })), "{refused:?}");
+        assert!(!folder.path().join("a").exists());
     }
 }

@@ -1,6 +1,8 @@
 //! in-toto test results and SLSA provenance, read by `securesystemslib` and
 //! `in-toto-attestation`.
 
+use exports::{Evidence, ExportError};
+use schemas::report::Report;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use system_tests::honest::Honest;
@@ -137,6 +139,31 @@ fn the_same_run_gives_the_same_bytes_and_nothing_is_overwritten() {
     let arguments = ["--format", "in-toto", "--output", "stranger", "--keys", &keys];
     run.ledger_command("export", &arguments).expect_complaint(2, "key", &["names validator key"]);
     assert!(!run.path().join("stranger").exists());
+}
+
+#[test]
+fn a_report_of_another_record_is_not_exported() {
+    let run = RunFolder::trained();
+    let report = run.report();
+    let gather = |change: &dyn Fn(&mut Value)| {
+        let mut report = report.clone();
+        change(&mut report);
+        let report: Report = serde_json::from_value(report).expect("a report");
+        Evidence::gather(&run.ledger(), report)
+    };
+    let evidence = gather(&|_| {}).expect("the record that was audited");
+    assert_eq!(evidence.attempts.len(), 1);
+    assert_eq!(evidence.candidates.iter().filter(|candidate| candidate.selected).count(), 1);
+    let check = |change: &dyn Fn(&mut Value), words: &str| {
+        let Err(error) = gather(change) else { panic!("{words}: it was taken") };
+        assert!(matches!(error, ExportError::NotAudited { .. }), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    };
+    check(&|report| report["num_entries"] = 5.into(), "the audit saw 5 entries");
+    check(&|report| report["head"]["root"] = "00".repeat(32).into(), "root 0000");
+    check(&|report| report["contract"] = format!("sha256:{}", "00".repeat(32)).into(), "sha256:0000");
+    let since = serde_json::json!({"report": format!("blake3:{}", "00".repeat(32)), "root": "", "size": 1});
+    check(&|report| report["since"] = since.clone(), "the audit saw everything");
 }
 
 fn contract_name(run: &RunFolder) -> Value {

@@ -61,6 +61,32 @@ fn the_candidate_verifies_as_it_lies_and_as_it_is_published() {
 }
 
 #[test]
+fn a_model_in_several_files_is_signed_with_its_index() {
+    let run = RunFolder::tiny();
+    run.freeze_parameters(&["model.embed_tokens.*"]);
+    let _ = run.freeze().expect_code(0);
+    let _ = run.train().expect_code(0);
+    let _ = run_program(LEDGER, run.path(), &["keygen", "--model-signing", "--keys", "keys"]).expect_code(0);
+    let _ = export(&run, "model-signing", "signed").expect_code(0);
+    let signed = run.path().join("signed");
+    let folder = run.path().join(candidate(&run));
+    let _ = verify(&folder, &signed).taken();
+    let published = tempfile::tempdir().expect("a temporary folder");
+    let files = [
+        "model.safetensors.index.json",
+        "model-frozen.safetensors",
+        "model-trainable.safetensors",
+        "config.json",
+    ];
+    for file in files {
+        std::fs::copy(folder.join(file), published.path().join(file)).expect("copied");
+    }
+    let _ = verify(published.path(), &signed).taken();
+    flip_byte(&published.path().join("model-frozen.safetensors"), 200);
+    verify(published.path(), &signed).refused("model-frozen.safetensors");
+}
+
+#[test]
 fn the_validators_key_says_which_key_signed_the_model() {
     let run = RunFolder::trained();
     let _ = run_program(LEDGER, run.path(), &["keygen", "--model-signing", "--keys", "keys"]).expect_code(0);
