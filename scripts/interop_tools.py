@@ -70,11 +70,7 @@ def check_dsse(arguments: argparse.Namespace) -> dict[str, Any]:
         statement.validate()
         document = json.loads(payload)
         predicate = document["predicate"]
-        said: dict[str, Any] = {
-            "keyid": ", ".join(accepted),
-            "predicate_type": statement.pb.predicate_type,
-            "subjects": [subject.name for subject in statement.pb.subject],
-        }
+        said: dict[str, Any] = {}
         if statement.pb.predicate_type == TEST_RESULT:
             result = json_format.ParseDict(predicate, test_result_pb2.TestResult())
             for descriptor in result.configuration:
@@ -93,6 +89,9 @@ def check_dsse(arguments: argparse.Namespace) -> dict[str, Any]:
             said["invocation"] = details.metadata.invocation_id
             said["dependencies"] = [it.name for it in definition.resolved_dependencies]
             said["seconds"] = details.metadata.finished_on.seconds - details.metadata.started_on.seconds
+        said["predicate_type"] = statement.pb.predicate_type
+        said["subjects"] = [subject.name for subject in statement.pb.subject]
+        said["keyid"] = ", ".join(accepted)
     except (json_format.ParseError, ValueError) as error:
         raise Refused(f"in-toto-attestation: {error}") from error
     return said
@@ -220,7 +219,7 @@ def main() -> int:
     crate.set_defaults(check=check_crate)
     arguments = parser.parse_args()
     try:
-        print(json.dumps(arguments.check(arguments), sort_keys=True))
+        print(json.dumps(arguments.check(arguments)))
     except Refused as refused:
         print(json.dumps({"refused": str(refused)}))
         return 1
