@@ -176,6 +176,7 @@ def main() -> int:
     try:
         said = arguments.run(arguments)
     except Refused as refused:
+        print(json.dumps({"refused": str(refused)}))
         print(refused, file=sys.stderr)
         return 1
     except (ImportError, OSError) as error:
