@@ -97,7 +97,7 @@ fn a_damaged_run_is_judged_in_a_bundle_as_in_its_folder() {
         ("no head file", "export", "not_evaluated", |run| {
             std::fs::remove_file(run.path().join("run.db.head")).expect("removed");
         }),
-        ("a report that is none", "export", "tampered", |run| {
+        ("a report that is none", "export", "rejected", |run| {
             std::fs::write(run.path().join("run.db.report.dsse.json"), "{}").expect("written");
         }),
         ("lost entries", "export", "tampered", |run| {
@@ -124,7 +124,7 @@ fn a_damaged_run_is_judged_in_a_bundle_as_in_its_folder() {
             let bytes = std::fs::read(run.ledger()).expect("a ledger");
             std::fs::write(run.ledger(), &bytes[..bytes.len() / 2]).expect("written");
         }),
-        ("no database", "database", "rejected", |run| {
+        ("no database", "database", "tampered", |run| {
             std::fs::write(run.ledger(), "this is a letter and not a ledger").expect("written");
         }),
     ];
