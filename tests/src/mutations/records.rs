@@ -86,8 +86,10 @@ const MAX_STARTS: usize = 8;
 fn annotated() -> RunFolder {
     let run = RunFolder::trained();
     let sealed = annotate(&run).expect("the plain run takes further entries");
-    copy_folder(sealed.path(), run.path()).expect("the run's folder is writable");
-    run
+    // What is sealed shares its unchanged files with the run that it was read from.
+    let copy = run.copy();
+    copy_folder(sealed.path(), copy.path()).expect("the copy is writable");
+    copy
 }
 
 fn annotate(run: &RunFolder) -> Result<Sealed> {

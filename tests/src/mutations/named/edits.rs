@@ -254,3 +254,16 @@ pub(super) fn say_anomaly(record: &mut Record, step: u64, name: &str, state: &Va
     record.entries.insert(committed + 1, entry);
     Ok(())
 }
+
+/// Takes no norm of parameters and of what updates changed.
+pub(super) fn without_norms(record: &mut Record) -> Result<()> {
+    for place in record.places("step") {
+        for name in ["parameter_norm", "update_norm"] {
+            let num_groups = record.value(place, "/body/det/updates")?.as_array().context("groups")?.len();
+            for group in 0..num_groups {
+                record.set(place, &format!("/body/det/updates/{group}/{name}"), Value::Null)?;
+            }
+        }
+    }
+    Ok(())
+}

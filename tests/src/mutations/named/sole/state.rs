@@ -196,19 +196,6 @@ fn control(record: &Record) -> Result<usize> {
     record.places("probe.result").into_iter().rfind(differs).context("a control that differs")
 }
 
-/// Takes no norm of parameters and of what updates changed.
-fn without_norms(record: &mut Record) -> Result<()> {
-    for place in record.places("step") {
-        for name in ["parameter_norm", "update_norm"] {
-            let num_groups = record.value(place, "/body/det/updates")?.as_array().context("groups")?.len();
-            for group in 0..num_groups {
-                record.set(place, &format!("/body/det/updates/{group}/{name}"), Value::Null)?;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// What an anomaly says of a whole class.
 fn whole(record: &Record, step: u64, class: &str, tensor: Option<&str>) -> Result<Value> {
     let name = format!("{class}.safetensors");

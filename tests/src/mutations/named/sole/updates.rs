@@ -90,6 +90,9 @@ fn frozen() -> Vec<Mutation> {
             tensors(r, 0, "optimizer.safetensors", |place, bits| if place == 0 { 0x3f80_0001 } else { bits })
         }),
         owner("GL416", "another decay of first moments", PLAIN, |r| card(r, "/update/beta1", 0.85)),
+        trainer("GL416", "weights that are one bit off", PLAIN, |r| {
+            tensors(r, 20, "model.safetensors", |place, bits| bits ^ u32::from(place == 0))
+        }),
         owner("GL416", "another epsilon", PLAIN, |r| card(r, "/update/epsilon", 1e-6)),
         owner("GL646", "a source that its contract does not give", WARM, |r| {
             contract(r, "/initialization/lineage/contract", format!("sha256:{}", "5".repeat(64)))
