@@ -193,7 +193,7 @@ fn confirm(origin: Origin, between: &str) -> Value {
     let reviewed = review(run.path(), &["--between", between]).expect("a review");
     let witness = reviewed.witness;
     assert_eq!(witness["outcome"], "consistent", "{}: {witness:#}", origin.name);
-    assert!(reviewed.num_segments >= 2, "{}", origin.name);
+    assert!(reviewed.num_segments >= 1, "{}", origin.name);
     witness
 }
 
@@ -217,14 +217,16 @@ fn runs_of_several_workers_are_confirmed_by_one_process() {
 #[test]
 fn killed_runs_are_confirmed_and_retired_states_are_named() {
     let witness = confirm(records::EVENTFUL, "adjacent");
+    assert_eq!(witness["last_step"], 20, "it was killed and went on to its end");
+    let witness = confirm(runs::RETIRED, "adjacent");
     let unverified = witness["unverified"].as_array().expect("spans");
     assert!(unverified.iter().any(|span| span["reason"] == "start_retired"), "{unverified:#?}");
     assert!(unverified.iter().all(|span| span["reason"] != "not_drawn"), "{unverified:#?}");
     // Over retired states nothing is left out.
-    let witness = confirm(records::EVENTFUL, "resumable");
+    let witness = confirm(runs::RETIRED, "resumable");
     assert_eq!(witness["unverified"], json!([]), "{witness:#}");
     let verified = witness["verified"].as_array().expect("spans");
-    assert_eq!(verified, &[json!({"from_step": 0, "to_step": 20})]);
+    assert_eq!(verified, &[json!({"from_step": 0, "to_step": witness["last_step"]})]);
     let _ = confirm(runs::RECOVERED, "resumable");
 }
 

@@ -176,17 +176,16 @@ impl Process<'_> {
     /// One segment; why not, where something keeps it from being executed.
     fn segment(&self, drawn: &Segment, engine: Engine) -> Result<ReplayedSegment, ReplayError> {
         // On one of the pool's own threads, as a run is: see `run::work`.
-        match rayon::scope(|_| segment::execute(self, engine, drawn)) {
-            Ok(done) => Ok(done),
-            Err(ProbeError::Interrupted { signal }) => Err(ReplayError::Interrupted { signal }),
-            Err(error) => {
-                let failure = chain(&error);
-                self.setting
-                    .console
-                    .say(&format!("warning: segment {} was not executed: {failure}", drawn.number));
-                Ok(segment::failed(drawn, failure))
-            }
+        let done = match rayon::scope(|_| segment::execute(self, engine, drawn)) {
+            Ok(done) => done,
+            Err(ProbeError::Interrupted { signal }) => return Err(ReplayError::Interrupted { signal }),
+            Err(error) => segment::failed(drawn, chain(&error)),
+        };
+        if let Some(failure) = &done.failure {
+            let line = format!("warning: segment {} was not executed: {failure}", drawn.number);
+            self.setting.console.say(&line);
         }
+        Ok(done)
     }
 }
 
