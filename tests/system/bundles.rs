@@ -89,7 +89,7 @@ fn a_damaged_run_is_judged_in_a_bundle_as_in_its_folder() {
             std::fs::create_dir(run.path().join("checkpoints/empty")).expect("made");
         }),
         ("changed data", "export", "tampered", |run| {
-            flip_byte(&run.path().join("data/shards/train-000.txt"), 20)
+            flip_byte(&run.path().join("data/shards/train-000.txt"), 20);
         }),
         ("missing data", "export", "not_evaluated", |run| {
             std::fs::remove_file(run.path().join("data/shards/train-000.txt")).expect("removed");
