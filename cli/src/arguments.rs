@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Make a folder with a commented contract, data, keys and a sealed set.
-    Init(InitArguments),
+    Init(Box<InitArguments>),
     /// Make role keys: Ed25519, mode 0600, never overwritten.
     Keygen(KeygenArguments),
     /// Seal a text to the qualifier's key.

@@ -186,7 +186,8 @@ impl Attempt {
                 Ok::<_, LoopError>(StateFile { bytes, class, name, tensors })
             };
         let Architecture::LlamaDecoder(decoder) = &contract.architecture;
-        let config = corpus::configuration::config_json(decoder).map_err(json_error)?.into_bytes();
+        let config =
+            corpus::configuration::config_json(decoder).map_err(|error| json_error(&error))?.into_bytes();
         let num_examples = self.run.inputs.train.num_examples().max(1);
         let cursor = DataCursor {
             epoch: position / num_examples,
@@ -221,11 +222,10 @@ impl Attempt {
 
 /// Fields are declared in key order, and there are no floats: entry JSON.
 fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, LoopError> {
-    serde_json::to_vec(value).map_err(json_error)
+    serde_json::to_vec(value).map_err(|error| json_error(&error))
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
-fn json_error(error: serde_json::Error) -> LoopError {
+fn json_error(error: &serde_json::Error) -> LoopError {
     LoopError::value("state", error.to_string())
 }
 
