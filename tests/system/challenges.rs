@@ -35,6 +35,7 @@ fn a_drawn_segment_is_confirmed_and_the_manifest_is_signed() {
     let _ = replay(folder, "challenge.json", "replay.json").expect_code(0);
     let witness = verify(folder, "challenge.json", "replay.json", &["--json"]).expect_code(0).json();
     assert_eq!(witness["outcome"], "consistent");
+    assert_eq!(witness["detection"].as_array().map(Vec::len), Some(3), "{}", witness["detection"]);
     let spans = |name: &str| -> u64 {
         let of = |span: &Value| {
             span["to_step"].as_u64().expect("a step") - span["from_step"].as_u64().expect("a step")
@@ -180,6 +181,10 @@ fn files_that_are_not_those_on_record_confirm_nothing() {
         let expected = if number == 1 || number == 2 { "incomplete" } else { "consistent" };
         assert_eq!(outcome, expected, "segment {number}");
     }
+    // A draw that was not compared in full meets nothing with any chance.
+    assert_eq!(compared["detection"], json!([]));
+    let told = verify(folder, "challenge.json", "replay.json", &[]).expect_code(4).stdout;
+    assert!(told.contains("no chance of meeting") && !told.contains("with probability"), "{told}");
     // The trainer does not go on from it either, and says so.
     let again = replay(folder, "challenge.json", "again.json").expect_code(1);
     assert!(again.stderr.contains("segment 2 was not executed"), "{again}");
