@@ -24,6 +24,9 @@ pub const TRAINING_WITNESS_FORMAT: &str = "training-witness/1";
 /// Format tag of the opening of one tensor.
 pub const OPENING_FORMAT: &str = "tensor-opening/1";
 
+/// Largest replay that is written and read: some hundred thousand updates.
+pub const MAX_REPLAY_BYTES: u64 = 256 << 20;
+
 /// Fewest bytes of a reviewer's nonce: below that a trainer could prepare for
 /// every one.
 pub const MIN_NONCE_BYTES: usize = 16;
@@ -386,7 +389,8 @@ pub struct TrainingWitness {
     pub challenge: Challenge,
     /// By what numbers.
     pub comparison: ComparisonClass,
-    /// By the number of forged segments.
+    /// By the number of forged segments; empty unless every drawn segment was
+    /// compared in full.
     pub detection: Vec<Detection>,
     /// [`TRAINING_WITNESS_FORMAT`].
     pub format: String,
@@ -448,9 +452,11 @@ pub struct TensorOpening {
     pub format: String,
     /// The leaf.
     pub leaf: StateLeaf,
-    /// Its place in the tree, from 0.
+    /// Its place in the tree, from 0, as far as the proof needs it: no root binds
+    /// it, and another one may lead there by the same proof.
     pub leaf_index: u64,
-    /// Leaves of the tree.
+    /// Leaves of the tree, as far as the proof needs them: no root binds their
+    /// number.
     pub num_leaves: u64,
     /// Sibling hashes from the leaf to the root (RFC 6962, section 2.1.1).
     pub proof: Vec<Digest>,

@@ -35,6 +35,7 @@ fn a_drawn_segment_is_confirmed_and_the_manifest_is_signed() {
     let _ = replay(folder, "challenge.json", "replay.json").expect_code(0);
     let witness = verify(folder, "challenge.json", "replay.json", &["--json"]).expect_code(0).json();
     assert_eq!(witness["outcome"], "consistent");
+    assert_eq!(witness["detection"].as_array().map(Vec::len), Some(3), "{}", witness["detection"]);
     let spans = |name: &str| -> u64 {
         let of = |span: &Value| {
             span["to_step"].as_u64().expect("a step") - span["from_step"].as_u64().expect("a step")
@@ -180,11 +181,92 @@ fn files_that_are_not_those_on_record_confirm_nothing() {
         let expected = if number == 1 || number == 2 { "incomplete" } else { "consistent" };
         assert_eq!(outcome, expected, "segment {number}");
     }
+    // A draw that was not compared in full meets nothing with any chance.
+    assert_eq!(compared["detection"], json!([]));
+    let told = verify(folder, "challenge.json", "replay.json", &[]).expect_code(4).stdout;
+    assert!(told.contains("no chance of meeting") && !told.contains("with probability"), "{told}");
     // The trainer does not go on from it either, and says so.
     let again = replay(folder, "challenge.json", "again.json").expect_code(1);
     assert!(again.stderr.contains("segment 2 was not executed"), "{again}");
+    // Nor does it follow a link out of a folder that others made, or wait for a pipe.
+    let model = folder.join("checkpoints/s00000015-a1/model.safetensors");
+    std::fs::rename(&model, folder.join("elsewhere")).expect("renamed");
+    std::os::unix::fs::symlink(folder.join("elsewhere"), &model).expect("a link");
+    let linked = replay(folder, "challenge.json", "linked.json").expect_code(1);
+    let is_refused = |said: &str| linked.stderr.contains(said);
+    assert!(is_refused("segment 3 was not executed") && is_refused("symbolic link"), "{linked}");
+    std::fs::remove_file(&model).expect("removed");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &model, mode).expect("a pipe");
+    let waited = replay(folder, "challenge.json", "pipe.json").expect_code(1);
+    assert!(waited.stderr.contains("no regular file"), "{waited}");
+    // A whole checkpoint by a link is no part of the folder either.
+    std::fs::remove_file(&model).expect("removed");
+    std::fs::rename(folder.join("elsewhere"), &model).expect("renamed");
+    let checkpoint = folder.join("checkpoints/s00000000-a1");
+    std::fs::rename(&checkpoint, folder.join("moved")).expect("renamed");
+    std::os::unix::fs::symlink(folder.join("moved"), &checkpoint).expect("a link");
+    let moved = replay(folder, "challenge.json", "moved.json").expect_code(1);
+    let is_refused = |said: &str| moved.stderr.contains(said);
+    assert!(is_refused("segment 0 was not executed") && is_refused("symbolic link"), "{moved}");
     // A file that is there is kept.
     replay(folder, "challenge.json", "again.json").expect_complaint(2, "again.json", &["not overwritten"]);
+}
+
+/// The signed notes of a head file, each with the empty line behind it, and its size.
+fn notes(folder: &Path) -> Vec<(String, u64)> {
+    let text = std::fs::read_to_string(folder.join("run.db.head")).expect("a head file");
+    // An empty line stands before the signatures of a note, and behind them.
+    let parts: Vec<&str> = text.split("\n\n").collect();
+    let note = |pair: &[&str]| {
+        let size = pair[0].lines().nth(1).and_then(|size| size.parse().ok()).expect("a size");
+        (format!("{}\n\n{}\n\n", pair[0], pair[1]), size)
+    };
+    parts.chunks_exact(2).map(note).collect()
+}
+
+#[test]
+fn a_head_that_was_kept_is_the_only_one_that_counts() {
+    let run = RunFolder::trained();
+    let folder = run.path();
+    let _ = draw(folder, 1, "challenge.json", &[]).expect_code(0);
+    let _ = replay(folder, "challenge.json", "replay.json").expect_code(0);
+    let all = notes(folder);
+    let [(early, _), .., (last, _)] = all.as_slice() else { panic!("one head only: {all:?}") };
+    let compared = |kept: &str| {
+        std::fs::write(folder.join("kept.head"), kept).expect("writable");
+        verify(folder, "challenge.json", "replay.json", &["--head", "kept.head"])
+    };
+    let _ = compared(last).expect_code(0);
+    let _ = compared(&format!("{early}{last}")).expect_code(0);
+    // The ledger and its own head file have the challenge's head; the reviewer's has
+    // not, and it may be one that was made until its draw was agreeable.
+    compared(early).expect_complaint(2, "kept.head", &["does not have the challenge's head"]);
+    compared("").expect_complaint(2, "kept.head", &["does not have the challenge's head"]);
+    let _ = verify(folder, "challenge.json", "replay.json", &[]).expect_code(0);
+}
+
+#[test]
+fn a_run_is_confirmed_as_it_stood_at_an_early_head() {
+    let run = (runs::RECOVERED.make)();
+    let folder = run.path();
+    let entries = run.entries();
+    let mut starts = entries.iter().filter(|entry| entry["kind"] == "attempt.start");
+    let restart = starts.nth(1).and_then(|entry| entry["index"].as_u64()).expect("a restart");
+    let all = notes(folder);
+    let (early, size) = all.iter().rev().find(|(_, size)| *size <= restart).expect("a head before it");
+    std::fs::write(folder.join("early.head"), early).expect("writable");
+    let reviewed = review(folder, &["--head", "early.head"]).expect("a review");
+    assert_eq!(reviewed.size, *size);
+    assert_eq!(reviewed.witness["outcome"], "consistent", "{:#}", reviewed.witness["results"]);
+    let whole = num_available(folder);
+    assert!(whole > reviewed.num_segments, "the run went on: {whole}");
+}
+
+/// How many segments can be drawn below the newest head.
+fn num_available(folder: &Path) -> u64 {
+    let drawn = draw(folder, 1, "whole.json", &[]).expect_code(0).json();
+    drawn["num_segments"].as_u64().expect("a number")
 }
 
 /// Draws every segment of a run, and expects none to be contradicted.

@@ -9,12 +9,13 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{CWD, Mode, mkfifoat};
 use schemas::body::Counters;
 use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId, RunId};
 use schemas::state::{CheckpointManifest, StateClass};
 use tempfile::TempDir;
-use trainer::checkpoint::locate::{LocatedCheckpoint, RecordedCheckpoint};
+use trainer::checkpoint::locate::{self, LocatedCheckpoint, RecordedCheckpoint};
 use trainer::checkpoint::manifest::ManifestHeader;
 use trainer::checkpoint::validate::{self, Expected};
 use trainer::checkpoint::writer::{Committed, Staging};
@@ -160,6 +161,71 @@ fn every_corruption_of_every_file_is_found_by_both_readers() -> Result<()> {
 }
 
 #[test]
+fn no_link_is_followed_and_no_pipe_waited_for() -> Result<()> {
+    let saved = saved()?;
+    let expected = saved.expected();
+    let folder = &saved.committed.folder;
+    let refused = |name: &str, word: &str| -> Result<()> {
+        for error in [validate::reread(folder, &expected).err(), validate::load(folder, &expected).err()] {
+            let error = error.with_context(|| format!("{name}: {word}"))?;
+            let said = trainer::run::error::chain(&error);
+            assert!(said.contains(name) && said.contains(word), "{said}");
+        }
+        Ok(())
+    };
+    let elsewhere = saved.temporary.path().join("elsewhere");
+    for name in names(folder)? {
+        let path = folder.join(&name);
+        fs::rename(&path, &elsewhere)?;
+        // The bytes are the right ones, and somewhere else.
+        std::os::unix::fs::symlink(&elsewhere, &path)?;
+        refused(&name, "symbolic link")?;
+        fs::remove_file(&path)?;
+        mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR)?;
+        refused(&name, "no regular file")?;
+        fs::remove_file(&path)?;
+        fs::rename(&elsewhere, &path)?;
+    }
+    validate::load(folder, &expected)?;
+    Ok(())
+}
+
+/// The saved checkpoint as a ledger may record it, with a path.
+fn recorded(saved: &Saved, path: String) -> RecordedCheckpoint {
+    RecordedCheckpoint {
+        attempt: AttemptId(1),
+        checkpoint: saved.id.clone(),
+        counters: Counters::default(),
+        manifest: saved.committed.manifest_digest,
+        model: CONTRACT,
+        num_bytes: saved.committed.num_bytes,
+        path,
+        step: 0,
+    }
+}
+
+#[test]
+fn a_recorded_path_that_leaves_the_ledgers_folder_is_not_read() -> Result<()> {
+    let saved = saved()?;
+    let ledger = saved.temporary.path().join("ledger");
+    fs::create_dir(&ledger)?;
+    let within = format!("store/{}", saved.id);
+    let find = |folder: &Path, path: String| {
+        locate::newest_usable(folder, &saved.run, CONTRACT, vec![recorded(&saved, path)])
+    };
+    let (found, unusable) = find(saved.temporary.path(), within.clone());
+    assert!(found.is_some() && unusable.is_empty(), "{unusable:?}");
+    let absolute = saved.committed.folder.to_string_lossy().into_owned();
+    for path in [format!("../{within}"), format!("a/../../{within}"), absolute, String::new()] {
+        let (found, unusable) = find(&ledger, path.clone());
+        assert!(found.is_none(), "{path}");
+        let said = unusable.first().context("it is named")?.error.to_string();
+        assert!(said.contains("below the ledger's"), "{path}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
 fn another_runs_checkpoint_is_refused() -> Result<()> {
     let saved = saved()?;
     let folder = &saved.committed.folder;
@@ -180,16 +246,7 @@ fn restored(
 ) -> Result<Result<(), String>> {
     let (mut manifest, mut contents) = validate::load(&saved.committed.folder, &saved.expected())?;
     change(&mut manifest, &mut contents);
-    let record = RecordedCheckpoint {
-        attempt: AttemptId(1),
-        checkpoint: saved.id.clone(),
-        counters: Counters::default(),
-        manifest: saved.committed.manifest_digest,
-        model: CONTRACT,
-        num_bytes: saved.committed.num_bytes,
-        path: String::new(),
-        step: 0,
-    };
+    let record = recorded(saved, String::new());
     let folder = saved.committed.folder.clone();
     let resume = ResumeState {
         checkpoint: Some(LocatedCheckpoint { contents, folder, manifest, record }),

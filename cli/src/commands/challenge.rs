@@ -84,7 +84,7 @@ pub(crate) struct ChallengeArguments {
     /// The tensor's elements, to be compared with the proof.
     #[arg(long, value_name = "FILE", requires = "opening")]
     pub(crate) tensor: Option<PathBuf>,
-    /// A head that was kept elsewhere [default: the last of `<ledger>.head`].
+    /// A head that was kept elsewhere; with --verify it has to be the challenge's [default: the last of `<ledger>.head`].
     #[arg(long, value_name = "FILE")]
     pub(crate) head: Option<PathBuf>,
     /// Print JSON.
@@ -197,6 +197,11 @@ fn compare(
         write_out(witness_text(&witness).as_bytes())?;
     }
     say_done(format!("Compared {} segments", witness.results.len()), started);
+    if arguments.head.is_none() {
+        say(
+            "The challenge's head was looked for beside the ledger, where the trainer keeps it: name the one that you kept with --head.",
+        );
+    }
     if let (Some((path, is_beside)), Some(signer)) = (target, signer) {
         let payload = entry_json(&witness)?;
         let envelope = dsse::sign(TRAINING_WITNESS_PAYLOAD_TYPE, &payload, &signer);

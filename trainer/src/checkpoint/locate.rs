@@ -2,7 +2,8 @@
 //! calls validated and whose bytes still are what was recorded.
 //!
 //! A checkpoint whose bytes changed is named with what differs and never used;
-//! the next older one is tried instead.
+//! the next older one is tried instead. So is one whose folder, as the ledger names
+//! it, does not lie below the ledger's: no contract that was frozen has such a store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use schemas::digest::Digest;
 use schemas::ids::{AttemptId, CheckpointId, RunId};
 use schemas::state::CheckpointManifest;
 
-use super::CheckpointError;
 use super::validate::{self, Expected};
+use super::{CheckpointError, below};
 
 /// A validated checkpoint as the ledger records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +79,13 @@ pub fn newest_usable(
             run,
             step: record.step,
         };
-        match validate::load(&folder, &expected) {
+        let loaded = if below::is_plain(&record.path) {
+            validate::load(&folder, &expected)
+        } else {
+            let reason = "a checkpoint's folder has to lie below the ledger's".to_owned();
+            Err(CheckpointError::Manifest { path: folder.clone(), reason })
+        };
+        match loaded {
             Ok((manifest, contents)) => {
                 let located = LocatedCheckpoint { contents, folder, manifest, record };
                 return (Some(located), unusable);

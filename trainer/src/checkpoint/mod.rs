@@ -5,6 +5,7 @@
 //! This module touches files and writes no ledger entry; `run::save` puts the
 //! entries between its stages. It never touches a folder of another run.
 
+pub mod below;
 mod flushing;
 pub mod locate;
 pub mod manifest;

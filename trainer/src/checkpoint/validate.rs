@@ -1,19 +1,20 @@
 //! Reads a checkpoint back from disk and compares every digest.
 //!
 //! What is returned are the bytes that were hashed, so that nothing is read a
-//! second time, and possibly differently, when state is restored from them.
+//! second time, and possibly differently, when state is restored from them. Only
+//! regular files are read, through no link, and no more bytes than are on record: a
+//! checkpoint may be somebody else's.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Component, Path};
+use std::path::Path;
 
 use schemas::CHECKPOINT_MANIFEST_FORMAT;
 use schemas::digest::Digest;
 use schemas::ids::{CheckpointId, RunId};
 use schemas::state::{CheckpointManifest, Shard};
 
-use super::{CheckpointError, MANIFEST_NAME};
+use super::{CheckpointError, MANIFEST_NAME, below};
 
 /// Largest manifest that is read: the bound of every document.
 pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
@@ -65,8 +66,10 @@ pub fn load(
     let mut contents = BTreeMap::new();
     for shard in shards(&manifest) {
         let path = folder.join(&shard.path);
-        check_size(&path, shard)?;
-        let bytes = fs::read(&path).map_err(CheckpointError::io("read", &path))?;
+        let opened = below::resolve(folder, &shard.path).and_then(|found| below::regular(&found));
+        let (file, num_bytes) = opened.map_err(CheckpointError::io("read", &path))?;
+        check_size(&path, shard, num_bytes)?;
+        let bytes = below::read_all(file, shard.num_bytes).map_err(CheckpointError::io("read", &path))?;
         check_digest(&path, shard.digest, Digest::blake3(*blake3::hash(&bytes).as_bytes()))?;
         contents.insert(shard.path.clone(), bytes);
     }
@@ -77,6 +80,15 @@ fn shards(manifest: &CheckpointManifest) -> impl Iterator<Item = &Shard> {
     manifest.classes.iter().flat_map(|captured| &captured.shards)
 }
 
+fn manifest_bytes(path: &Path) -> Result<Vec<u8>, CheckpointError> {
+    let (file, size) = below::regular(path).map_err(CheckpointError::io("read", path))?;
+    if size > MAX_MANIFEST_BYTES {
+        let reason = format!("{size} bytes; a manifest has at most {MAX_MANIFEST_BYTES}");
+        return Err(CheckpointError::Manifest { path: path.to_owned(), reason });
+    }
+    below::read_all(file, MAX_MANIFEST_BYTES).map_err(CheckpointError::io("read", path))
+}
+
 /// Reads the manifest of a folder that no ledger is compared with.
 ///
 /// # Errors
@@ -85,11 +97,7 @@ fn shards(manifest: &CheckpointManifest) -> impl Iterator<Item = &Shard> {
 pub fn parse_manifest(folder: &Path) -> Result<CheckpointManifest, CheckpointError> {
     let path = folder.join(MANIFEST_NAME);
     let refuse = |reason: String| CheckpointError::Manifest { path: path.clone(), reason };
-    let size = fs::metadata(&path).map_err(CheckpointError::io("read", &path))?.len();
-    if size > MAX_MANIFEST_BYTES {
-        return Err(refuse(format!("{size} bytes; a manifest has at most {MAX_MANIFEST_BYTES}")));
-    }
-    let bytes = fs::read(&path).map_err(CheckpointError::io("read", &path))?;
+    let bytes = manifest_bytes(&path)?;
     let manifest: CheckpointManifest =
         serde_json::from_slice(&bytes).map_err(|error| refuse(error.to_string()))?;
     if manifest.format != CHECKPOINT_MANIFEST_FORMAT {
@@ -98,7 +106,7 @@ pub fn parse_manifest(folder: &Path) -> Result<CheckpointManifest, CheckpointErr
             manifest.format
         )));
     }
-    if let Some(shard) = shards(&manifest).find(|shard| !is_plain_name(&shard.path)) {
+    if let Some(shard) = shards(&manifest).find(|shard| !below::is_plain(&shard.path)) {
         return Err(refuse(format!("shard path {:?} leaves the folder", shard.path)));
     }
     Ok(manifest)
@@ -111,12 +119,8 @@ pub fn parse_manifest(folder: &Path) -> Result<CheckpointManifest, CheckpointErr
 /// leaves the folder.
 pub fn read_manifest(folder: &Path, expected: &Expected<'_>) -> Result<CheckpointManifest, CheckpointError> {
     let path = folder.join(MANIFEST_NAME);
-    let size = fs::metadata(&path).map_err(CheckpointError::io("read", &path))?.len();
     let refuse = |reason: String| CheckpointError::Manifest { path: path.clone(), reason };
-    if size > MAX_MANIFEST_BYTES {
-        return Err(refuse(format!("{size} bytes; a manifest has at most {MAX_MANIFEST_BYTES}")));
-    }
-    let bytes = fs::read(&path).map_err(CheckpointError::io("read", &path))?;
+    let bytes = manifest_bytes(&path)?;
     check_digest(&path, expected.manifest, Digest::blake3(*blake3::hash(&bytes).as_bytes()))?;
     let manifest: CheckpointManifest =
         serde_json::from_slice(&bytes).map_err(|error| refuse(error.to_string()))?;
@@ -143,20 +147,14 @@ pub fn read_manifest(folder: &Path, expected: &Expected<'_>) -> Result<Checkpoin
             let what = format!("step of state class `{}`", captured.class);
             return Err(differs(&what, &expected.step, &captured.step));
         }
-        if let Some(shard) = captured.shards.iter().find(|shard| !is_plain_name(&shard.path)) {
+        if let Some(shard) = captured.shards.iter().find(|shard| !below::is_plain(&shard.path)) {
             return Err(refuse(format!("shard path {:?} leaves the folder", shard.path)));
         }
     }
     Ok(manifest)
 }
 
-/// Whether a path stays in its folder: no root, no `..`.
-fn is_plain_name(path: &str) -> bool {
-    !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
-}
-
-fn check_size(path: &Path, shard: &Shard) -> Result<(), CheckpointError> {
-    let actual = fs::metadata(path).map_err(CheckpointError::io("read", path))?.len();
+fn check_size(path: &Path, shard: &Shard, actual: u64) -> Result<(), CheckpointError> {
     if actual == shard.num_bytes {
         Ok(())
     } else {
@@ -169,8 +167,9 @@ fn check_size(path: &Path, shard: &Shard) -> Result<(), CheckpointError> {
 /// # Errors
 /// [`CheckpointError`] where it differs or cannot be read.
 pub fn check_shard(path: &Path, shard: &Shard) -> Result<(), CheckpointError> {
-    check_size(path, shard)?;
-    let mut file = File::open(path).map_err(CheckpointError::io("read", path))?;
+    let (file, num_bytes) = below::regular(path).map_err(CheckpointError::io("read", path))?;
+    check_size(path, shard, num_bytes)?;
+    let mut file = file.take(shard.num_bytes.saturating_add(1));
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
@@ -194,7 +193,7 @@ fn check_digest(path: &Path, expected: Digest, actual: Digest) -> Result<(), Che
 /// Asks the system to drop a flushed file's cached pages. It is advice: on a
 /// file system without pages to drop (tmpfs) the memory is what there is.
 pub(super) fn drop_cache(path: &Path) {
-    if let Ok(file) = File::open(path) {
+    if let Ok((file, _)) = below::regular(path) {
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     }
 }

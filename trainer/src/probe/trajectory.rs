@@ -63,9 +63,22 @@ pub struct TrajectoryOptions {
 /// # Errors
 /// When it cannot be read.
 pub fn history(reader: &Reader) -> Result<History, ProbeError> {
+    history_below(reader, u64::MAX)
+}
+
+/// What happened to a ledger in the entries below a size, as somebody knew it who
+/// had no more of them.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn history_below(reader: &Reader, size: u64) -> Result<History, ProbeError> {
     let mut history = History::default();
     for entry in reader.entries(0) {
-        history.observe(&entry?);
+        let entry = entry?;
+        if entry.index >= size {
+            break;
+        }
+        history.observe(&entry);
     }
     Ok(history)
 }

@@ -29,6 +29,17 @@ pub enum ReplayError {
         /// The file.
         path: PathBuf,
     },
+    /// The replay would be larger than anything that compares it reads.
+    #[error(
+        "the replay would have more than {limit} bytes, and none is compared beyond that; nothing was written"
+    )]
+    TooLarge {
+        /// The most that it may have.
+        limit: u64,
+    },
+    /// What came out cannot be written down.
+    #[error("the replay could not be written as JSON")]
+    Encode(#[from] ledger::canonical::CanonicalError),
     /// The replay cannot be written.
     #[error("could not write {}", path.display())]
     Write {
@@ -56,6 +67,11 @@ impl ReplayError {
             ),
             Self::Exists { .. } => Some("name another file with `--output`, or move it away"),
             Self::Write { .. } => Some("make room, or name another file with `--output`"),
+            Self::TooLarge { .. } => Some(
+                "draw fewer segments with `ledger challenge --segments N`, or shorter ones with `--between adjacent`, \
+                 and replay each challenge by itself",
+            ),
+            Self::Encode(_) => Some("this is a fault of the trainer; report it with the challenge"),
             Self::Interrupted { .. } => None,
         }
     }

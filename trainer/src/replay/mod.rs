@@ -6,10 +6,14 @@
 //! no key, records nothing and changes no file of the run. It judges nothing; what
 //! it writes is compared by the validator. A segment is restored through the code
 //! that an ordinary resume takes, into an engine of its own, and one process
-//! executes the microbatches of all workers.
+//! executes the microbatches of all workers. What the record says of the run is
+//! read below the challenge's head, since a later attempt may have executed the same
+//! updates otherwise: behind it only which states are still there and which update
+//! was the run's last.
 
 mod error;
 mod report;
+mod room;
 mod segment;
 
 use std::fs;
@@ -19,10 +23,13 @@ use ledger::FrozenContract;
 use ledger::reader::Reader;
 use ledger::tree::{Frontier, leaf_hash};
 use schemas::body::Outcome;
-use schemas::challenge::{CHALLENGE_FORMAT, Challenge, REPLAY_FORMAT, Replay, ReplayedSegment, Segment};
+use schemas::challenge::{
+    CHALLENGE_FORMAT, Challenge, MAX_REPLAY_BYTES, REPLAY_FORMAT, Replay, ReplayedSegment, Segment,
+};
 use schemas::digest::Digest;
 use sha2::{Digest as _, Sha256};
 
+use crate::checkpoint::below;
 use crate::device;
 use crate::engine::{Engine, EngineConfig};
 use crate::identity::{self, Identity};
@@ -38,6 +45,8 @@ use crate::run::{self, failpoint, folder_of, refusal, warm_start};
 
 pub use error::ReplayError;
 pub use report::ReplayReport;
+
+use room::Room;
 
 /// Largest challenge that is read.
 const MAX_CHALLENGE_BYTES: u64 = 16 << 20;
@@ -83,7 +92,8 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, ReplayError> {
     let identity = identity::identity(contract.plan.device);
     refusal::check_identity(contract, &identity)?;
     refusal::check_supported(contract)?;
-    let history = trajectory::history(&reader)?;
+    let whole = trajectory::history(&reader)?;
+    let history = trajectory::history_below(&reader, challenge.head.size)?;
     let asked = run::num_threads(contract, options.num_threads, history.num_threads)?;
     if let Some(num_threads) = asked {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads as usize);
@@ -108,13 +118,13 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, ReplayError> {
     warm_start::apply(&mut initial, loaded.weights.as_deref())?;
     let setting = Setting {
         console,
-        end_step: end_step(&history),
+        end_step: end_step(&whole),
         frozen: &frozen,
         identity: &identity,
         interrupt,
         num_workers: contract.topology.workers,
     };
-    let process = Process { folder: &folder, history: &history, setting };
+    let process = Process { folder: &folder, history: &history, setting, whole: &whole };
     let replay = process.execute(&challenge, challenge_digest, &initial)?;
     write(&output, &replay)?;
     Ok(ReplayReport::new(&challenge, &replay, output))
@@ -132,8 +142,11 @@ fn end_step(history: &History) -> Option<u64> {
 struct Process<'a> {
     /// Folder that paths of checkpoints are relative to.
     folder: &'a Path,
+    /// Below the challenge's head.
     history: &'a History,
     setting: Setting<'a>,
+    /// Of all entries, those behind the head too.
+    whole: &'a History,
 }
 
 impl Process<'_> {
@@ -146,6 +159,7 @@ impl Process<'_> {
         initial: &Engine,
     ) -> Result<Replay, ReplayError> {
         let mut segments = Vec::new();
+        let mut room = Room::new(MAX_REPLAY_BYTES);
         for (place, drawn) in (1..).zip(&challenge.drawn) {
             self.setting.console.say(&format!(
                 "Segment {} ({place} of {}): steps {} to {} from {}",
@@ -155,7 +169,7 @@ impl Process<'_> {
                 drawn.end.step,
                 drawn.start.checkpoint
             ));
-            segments.push(self.segment(drawn, initial.clone())?);
+            segments.push(self.segment(drawn, initial.clone(), &mut room)?);
         }
         let Identity { code, environment, .. } = self.setting.identity.clone();
         let num_threads = u32::try_from(rayon::current_num_threads()).unwrap_or(u32::MAX);
@@ -174,12 +188,20 @@ impl Process<'_> {
     }
 
     /// One segment; why not, where something keeps it from being executed.
-    fn segment(&self, drawn: &Segment, engine: Engine) -> Result<ReplayedSegment, ReplayError> {
+    fn segment(
+        &self,
+        drawn: &Segment,
+        engine: Engine,
+        room: &mut Room,
+    ) -> Result<ReplayedSegment, ReplayError> {
         // On one of the pool's own threads, as a run is: see `run::work`.
-        let done = match rayon::scope(|_| segment::execute(self, engine, drawn)) {
+        let done = match rayon::scope(|_| segment::execute(self, engine, drawn, room)) {
             Ok(done) => done,
-            Err(ProbeError::Interrupted { signal }) => return Err(ReplayError::Interrupted { signal }),
-            Err(error) => segment::failed(drawn, chain(&error)),
+            Err(ReplayError::Probe(error)) => match *error {
+                ProbeError::Interrupted { signal } => return Err(ReplayError::Interrupted { signal }),
+                error => segment::failed(drawn, chain(&error)),
+            },
+            Err(error) => return Err(error),
         };
         if let Some(failure) = &done.failure {
             let line = format!("warning: segment {} was not executed: {failure}", drawn.number);
@@ -191,11 +213,11 @@ impl Process<'_> {
 
 fn read_challenge(path: &Path) -> Result<(Challenge, Digest), ReplayError> {
     let refused = |reason: String| ReplayError::Challenge { path: path.to_owned(), reason };
-    let size = fs::metadata(path).map_err(|error| refused(error.to_string()))?.len();
-    if size > MAX_CHALLENGE_BYTES {
-        return Err(refused(format!("{size} bytes, a challenge has at most {MAX_CHALLENGE_BYTES}")));
-    }
-    let bytes = fs::read(path).map_err(|error| refused(error.to_string()))?;
+    // A person named it, perhaps by a link; what it leads to is a file all the same.
+    let bytes = fs::canonicalize(path)
+        .and_then(|found| below::regular(&found))
+        .and_then(|(file, _)| below::read_all(file, MAX_CHALLENGE_BYTES))
+        .map_err(|error| refused(error.to_string()))?;
     let challenge: Challenge = serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
     if challenge.format != CHALLENGE_FORMAT {
         return Err(refused(format!("its format is {:?}, expected {CHALLENGE_FORMAT:?}", challenge.format)));
@@ -239,6 +261,9 @@ fn write(path: &Path, replay: &Replay) -> Result<(), ReplayError> {
     let failed = |source| ReplayError::Write { path: path.to_owned(), source };
     let bytes =
         ledger::canonical::entry_json(replay).map_err(|error| failed(std::io::Error::other(error)))?;
+    if bytes.len() as u64 > MAX_REPLAY_BYTES {
+        return Err(ReplayError::TooLarge { limit: MAX_REPLAY_BYTES });
+    }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".part-{}", std::process::id()));
     let part = path.with_file_name(name);

@@ -1,9 +1,12 @@
 //! One segment: restored from its checkpoint, executed to its end, and described
 //! as a run would have recorded it.
+//!
+//! The ledger and the checkpoints are somebody else's: no path of theirs is followed
+//! out of the ledger's folder or through a link, and no file is read without a limit.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use schemas::body::ClassDistance;
 use schemas::challenge::{
@@ -15,7 +18,8 @@ use schemas::state::StateClass;
 use serde_json::Value;
 
 use crate::checkpoint::locate::RecordedCheckpoint;
-use crate::checkpoint::{self, WINDOW_NAME, manifest};
+use crate::checkpoint::validate::MAX_MANIFEST_BYTES;
+use crate::checkpoint::{self, CheckpointError, WINDOW_NAME, below, manifest};
 use crate::distance::{self, Measure};
 use crate::engine::Engine;
 use crate::engine::window::WindowState;
@@ -23,12 +27,17 @@ use crate::export::{self, NamedTensor};
 use crate::probe::error::ProbeError;
 use crate::probe::state_bytes::{StateBytes, digest_of};
 use crate::probe::walk::Trajectory;
-use crate::run::error::chain;
+use crate::run::error::{RunError, chain};
 use crate::run::history::{History, Progress};
 use crate::run::resume::{self, ResumeState};
 use crate::state::StateError;
 
-use super::Process;
+use super::room::Room;
+use super::{Process, ReplayError};
+
+/// How much longer a document of the checkpoint may be than that of the replay:
+/// numbers are written with more or fewer digits.
+const SLACK_BYTES: u64 = 1 << 20;
 
 /// A segment that was not executed.
 pub(super) fn failed(drawn: &Segment, failure: String) -> ReplayedSegment {
@@ -36,18 +45,22 @@ pub(super) fn failed(drawn: &Segment, failure: String) -> ReplayedSegment {
 }
 
 /// Restores the segment's first state into an engine at the initial state, and
-/// executes its updates.
+/// executes its updates. `room` is what the replay may still grow by.
 pub(super) fn execute(
     process: &Process<'_>,
     mut engine: Engine,
     drawn: &Segment,
-) -> Result<ReplayedSegment, ProbeError> {
-    let Process { folder, history, setting } = process;
+    room: &mut Room,
+) -> Result<ReplayedSegment, ReplayError> {
+    let Process { folder, history, setting, whole } = process;
     let contract = setting.contract();
-    let start = match recorded(history, &drawn.start) {
+    let start = match recorded(history, whole, &drawn.start) {
         Ok(start) => start,
         Err(reason) => return Ok(failed(drawn, reason)),
     };
+    if let Err(error) = below::resolve(folder, &start.path) {
+        return Ok(failed(drawn, format!("{}: {error}", start.path)));
+    }
     let end = history.checkpoints.get(&drawn.end.checkpoint);
     let Some(end) = end.filter(|end| end.step == drawn.end.step && drawn.end.step > drawn.start.step) else {
         return Ok(failed(drawn, format!("the ledger has no {} behind it", drawn.end.checkpoint)));
@@ -58,7 +71,10 @@ pub(super) fn execute(
     }
     resume.restore(&mut engine, contract, setting.plan())?;
     let ResumeState { selection, step: first, .. } = resume;
-    let end_folder = end.committed.as_ref().map(|committed| folder.join(&committed.path));
+    let end_folder = match end.committed.as_ref().map(|committed| found(folder, committed)).transpose() {
+        Ok(end_folder) => end_folder.flatten(),
+        Err(reason) => return Ok(failed(drawn, reason)),
+    };
     let inside = microbatches_at(process, end_folder.as_deref(), drawn.end.step)?;
     let mut trajectory = Trajectory::new(setting, engine, StateBytes::default(), selection);
     let mut steps = Vec::new();
@@ -69,25 +85,43 @@ pub(super) fn execute(
         let Some(det) = done.step_det() else { continue };
         let mut evaluations = done.evaluations;
         evaluations.sort_by(|left, right| left.stream.cmp(&right.stream));
-        steps.push(ReplayedStep { det, evaluations, step });
+        let replayed = ReplayedStep { det, evaluations, step };
+        room.step(&replayed)?;
+        steps.push(replayed);
     }
     // The attempt that saved the state may be another than executed the update.
     let saver = history.num_workers_of(end.attempt).unwrap_or(contract.topology.workers);
     trajectory.executed_by(saver);
     let state = trajectory.state()?;
     let end = describe(process, &state, (drawn.end.step, inside), end_folder.as_deref())?;
+    room.state(&end)?;
     Ok(ReplayedSegment { end: Some(end), failure: None, number: drawn.number, steps })
 }
 
-/// The checkpoint that the challenge names, as the ledger records it, if a run
-/// could go on from it.
-fn recorded(history: &History, named: &CommittedState) -> Result<RecordedCheckpoint, String> {
+/// The folder of a checkpoint, where it is there; why not, where it is none that
+/// may be read.
+fn found(folder: &Path, committed: &RecordedCheckpoint) -> Result<Option<PathBuf>, String> {
+    match below::resolve(folder, &committed.path) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", committed.path)),
+    }
+}
+
+/// The checkpoint that the challenge names, as the ledger records it below the
+/// head, if a run could go on from it there and its files were not given away since.
+fn recorded(
+    history: &History,
+    whole: &History,
+    named: &CommittedState,
+) -> Result<RecordedCheckpoint, String> {
     let checkpoint = &named.checkpoint;
     let known = history.checkpoints.get(checkpoint);
     let known = known.ok_or_else(|| format!("the ledger knows no checkpoint {checkpoint}"))?;
-    match known.progress {
-        Progress::Validated | Progress::Qualified => {}
-        Progress::Retired => return Err(format!("{checkpoint} was retired since")),
+    let since = whole.checkpoints.get(checkpoint).map_or(known.progress, |known| known.progress);
+    match (known.progress, since) {
+        (_, Progress::Retired) => return Err(format!("{checkpoint} was retired since")),
+        (Progress::Validated | Progress::Qualified, Progress::Validated | Progress::Qualified) => {}
         _ => return Err(format!("{checkpoint} is not validated, or was given up")),
     }
     let committed = known.committed.as_ref();
@@ -99,7 +133,7 @@ fn recorded(history: &History, named: &CommittedState) -> Result<RecordedCheckpo
 }
 
 /// Workers of the attempt that executed a step of the logical run: of the latest
-/// that came to it.
+/// below the head that came to it.
 fn workers_at(history: &History, step: u64, of_contract: u32) -> u32 {
     let mut attempts = history.attempts.iter().rev();
     let executed = attempts.find(|attempt| attempt.from_step < step && step <= attempt.last_step);
@@ -113,7 +147,12 @@ fn microbatches_at(process: &Process<'_>, folder: Option<&Path>, step: u64) -> R
     if contract.checkpoints.mid_accumulation != MidAccumulation::SaveGradients {
         return Ok(0);
     }
-    let Some(bytes) = folder.and_then(|folder| fs::read(folder.join(WINDOW_NAME)).ok()) else {
+    let read = |folder: &Path| match below::read(folder, WINDOW_NAME, MAX_MANIFEST_BYTES) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(RunError::from(CheckpointError::io("read", folder.join(WINDOW_NAME))(error))),
+    };
+    let Some(bytes) = folder.map(read).transpose()?.flatten() else {
         let is_last = process.setting.end_step == Some(step);
         return Ok(contract.checkpoints.after_microbatches.filter(|_| step > 0 && !is_last).unwrap_or(0));
     };
@@ -162,7 +201,7 @@ fn describe(
 }
 
 /// How far a class is from the files of a checkpoint; none where one of them
-/// cannot be read.
+/// cannot be read, or is far longer than what was replayed.
 fn class_distance(
     folder: &Path,
     class: StateClass,
@@ -173,7 +212,8 @@ fn class_distance(
     let mut first_tensor = None;
     let mut digests = Vec::new();
     for (path, replayed) in shards {
-        let saved = fs::read(folder.join(path)).ok()?;
+        let limit = (replayed.len() as u64).saturating_mul(2).saturating_add(SLACK_BYTES);
+        let saved = below::read(folder, path, limit).ok()?;
         digests.push((path.as_str(), digest_of(&saved)));
         // An index only names the files beside it.
         if saved == *replayed || path == MODEL_INDEX_NAME && shards.len() > 1 {

@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ledger::reader::Reader;
 use rustix::process::Signal;
 use schemas::body::Body;
 use schemas::contract::StoppingRule;
 use schemas::data::Split;
 use schemas::entry::Header;
 use serde_json::Value;
+use trainer::probe::trajectory::{history, history_below};
 
 use crate::folder::RunFolder;
 
@@ -167,5 +169,31 @@ fn a_signal_during_staging_ends_the_attempt_and_the_run_resumes_to_the_same_byte
     for (start, checkpoint) in starts[1..].iter().zip(&staged) {
         assert_eq!(start["det"]["resumed_from"]["checkpoint"], *checkpoint);
     }
+    Ok(())
+}
+
+/// Whoever kept a head sees the run as it stood there, whatever was done since.
+#[test]
+fn a_history_below_a_head_knows_nothing_of_later_attempts() -> Result<()> {
+    let folder = RunFolder::long()?;
+    let mut training = folder.start()?;
+    training.wait_for_step(25)?.send(Signal::TERM)?;
+    training.finish()?.expect(143);
+    let size = u64::try_from(folder.entries()?.len())?;
+    let reader = Reader::open(&folder.ledger())?;
+    let then = history(&reader)?;
+    drop(reader);
+    folder.train()?.expect(0);
+
+    let reader = Reader::open(&folder.ledger())?;
+    let (below, whole) = (history_below(&reader, size)?, history(&reader)?);
+    assert_eq!(below.attempts, then.attempts);
+    assert_eq!((below.attempts.len(), whole.attempts.len()), (1, 2));
+    assert_eq!(below.evaluations, then.evaluations);
+    assert_ne!(below.evaluations, whole.evaluations);
+    assert!(below.checkpoints.keys().eq(then.checkpoints.keys()));
+    assert!(below.checkpoints.len() < whole.checkpoints.len());
+    assert!(below.end.is_none() && whole.end.is_some());
+    assert!(history_below(&reader, 0)?.attempts.is_empty());
     Ok(())
 }

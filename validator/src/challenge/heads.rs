@@ -2,7 +2,9 @@
 //! with the contract's key for its size.
 //!
 //! Which head counts is the reviewer's choice: one that was kept before the
-//! nonce was named. A head that the ledger does not meet is no head of it.
+//! nonce was named. A head that the ledger does not meet is no head of it. Where
+//! a file is named, no other place is looked in: the heads in the database are the
+//! trainer's, who could have tried heads until one drew what it likes.
 
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,8 @@ use super::error::ChallengeError;
 
 /// Where a head may be found.
 pub(super) struct Heads {
+    /// Whether the reviewer named the file.
+    is_named: bool,
     notes: Vec<Note>,
     path: PathBuf,
 }
@@ -32,7 +36,7 @@ impl Heads {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Vec::new(),
             Err(source) => return Err(AuditError::Named { what: "the head file", path, source }.into()),
         };
-        Ok(Self { notes: parse(&bytes), path })
+        Ok(Self { is_named: named.is_some(), notes: parse(&bytes), path })
     }
 
     /// The newest head, which its key signed.
@@ -44,24 +48,26 @@ impl Heads {
         check(note, read, &self.path)
     }
 
-    /// A head of this size and root, from the file or the database, which its
-    /// key signed.
+    /// A head of this size and root, which its key signed: from the named file, or
+    /// where none is named from the one beside the ledger or the database.
     pub(super) fn of(
         self,
         (size, root): (u64, [u8; 32]),
         read: &ContractRead,
         store: &Store,
     ) -> Result<Note, ChallengeError> {
-        let stored = store.heads().unwrap_or_default();
+        let stored = if self.is_named { Vec::new() } else { store.heads().unwrap_or_default() };
         let stored = stored.iter().filter_map(|row| Note::parse(&row.note).ok());
         let mut all = self.notes.into_iter().chain(stored);
         match all.find(|note| note.size == size && note.root == root) {
             Some(note) => check(note, read, &self.path),
             None => {
-                let reason = format!(
-                    "neither it nor the ledger has a head of size {size} with root {}",
-                    encode_hex(&root)
-                );
+                let root = encode_hex(&root);
+                let reason = if self.is_named {
+                    format!("it does not have the challenge's head, of size {size} with root {root}")
+                } else {
+                    format!("neither it nor the ledger has a head of size {size} with root {root}")
+                };
                 Err(ChallengeError::Head { path: self.path, reason })
             }
         }

@@ -19,7 +19,7 @@ use super::record::Record;
 /// What every such manifest leaves open.
 const NONCLAIMS: [&str; 6] = [
     "It is no audit: `ledger audit` says whether the record is whole and follows its contract.",
-    "It says nothing of segments that were not drawn, beyond the chance that a draw of this size meets a forged one.",
+    "It says nothing of segments that were not drawn, beyond the chance that a draw of this size meets a forged one, which is stated only where every drawn segment was compared in full.",
     "It shows that these updates lead from one committed state to the next, and not that nothing else was tried before, or trained elsewhere.",
     "It is as good as whoever executed the replay: one that the trainer, or anybody who depends on it, made shows nothing.",
     "The chance holds for a head that was out of the trainer's hands before the nonce was named; the head's keeping is the reviewer's to show.",
@@ -44,7 +44,7 @@ pub(super) fn manifest(
             class,
             tolerance: contract.resume.tolerance.clone().filter(|_| is_bounded),
         },
-        detection: chances(challenge.num_segments, challenge.drawn.len() as u64),
+        detection: detection_of(&challenge, &results),
         format: TRAINING_WITNESS_FORMAT.to_owned(),
         last_step: record.last_step,
         nonclaims: NONCLAIMS.iter().map(|text| (*text).to_owned()).collect(),
@@ -74,6 +74,18 @@ fn outcome(results: &[SegmentResult]) -> ChallengeOutcome {
         ChallengeOutcome::Incomplete
     } else {
         ChallengeOutcome::Consistent
+    }
+}
+
+/// The chances of this draw; none where part of it was not compared, since whoever
+/// forged a segment could keep just that one from being executed again.
+fn detection_of(challenge: &Challenge, results: &[SegmentResult]) -> Vec<Detection> {
+    let is_whole = results.len() == challenge.drawn.len();
+    let is_compared = |result: &SegmentResult| result.reason.is_none();
+    if is_whole && results.iter().all(is_compared) {
+        chances(challenge.num_segments, challenge.drawn.len() as u64)
+    } else {
+        Vec::new()
     }
 }
 
@@ -130,7 +142,62 @@ fn spans(
 
 #[cfg(test)]
 mod tests {
+    use schemas::challenge::{CHALLENGE_FORMAT, ChallengeHead, CommittedState, Segment, SegmentUnit};
+    use schemas::ids::{CheckpointId, RunId};
+
     use super::*;
+
+    fn state(step: u64) -> CommittedState {
+        CommittedState {
+            checkpoint: CheckpointId::from("s"),
+            entry: step,
+            manifest: Digest::blake3([0; 32]),
+            state_root: None,
+            step,
+        }
+    }
+
+    /// The first two of four segments of five updates.
+    fn challenge() -> Challenge {
+        let segment = |number| Segment { end: state(5 * number + 5), number, start: state(5 * number) };
+        Challenge {
+            contract: Digest::sha256([0; 32]),
+            drawn: vec![segment(0), segment(1)],
+            format: CHALLENGE_FORMAT.to_owned(),
+            head: ChallengeHead { origin: String::new(), root: Digest::sha256([0; 32]), size: 40 },
+            nonce: String::new(),
+            num_segments: 4,
+            run: RunId::from("run"),
+            unit: SegmentUnit::AdjacentCheckpoints,
+            unverifiable: Vec::new(),
+        }
+    }
+
+    fn result(number: u64, outcome: ChallengeOutcome, reason: Option<&str>) -> SegmentResult {
+        SegmentResult {
+            differences: Vec::new(),
+            from_step: 5 * number,
+            num_differences: u64::from(outcome == ChallengeOutcome::Contradicted),
+            number,
+            outcome,
+            reason: reason.map(str::to_owned),
+            to_step: 5 * number + 5,
+        }
+    }
+
+    #[test]
+    fn a_draw_that_was_not_compared_in_full_has_no_chance() {
+        use ChallengeOutcome::{Consistent, Contradicted, Incomplete};
+        let of = |results: &[SegmentResult]| detection_of(&challenge(), results);
+        let consistent = result(0, Consistent, None);
+        let whole = chances(4, 2);
+        assert_eq!(of(&[consistent.clone(), result(1, Consistent, None)]), whole);
+        assert_eq!(of(&[consistent.clone(), result(1, Contradicted, None)]), whole);
+        assert!(of(&[consistent.clone(), result(1, Incomplete, Some("a file is gone"))]).is_empty());
+        assert!(of(&[consistent.clone(), result(1, Contradicted, Some("it ended early"))]).is_empty());
+        assert!(of(&[consistent]).is_empty());
+        assert!(of(&[]).is_empty());
+    }
 
     #[test]
     fn chances_are_for_numbers_that_there_can_be() {

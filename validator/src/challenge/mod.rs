@@ -19,7 +19,9 @@ mod render;
 
 use std::path::{Path, PathBuf};
 
-use schemas::challenge::{CHALLENGE_FORMAT, Challenge, REPLAY_FORMAT, Replay, SegmentUnit, TrainingWitness};
+use schemas::challenge::{
+    CHALLENGE_FORMAT, Challenge, MAX_REPLAY_BYTES, REPLAY_FORMAT, Replay, SegmentUnit, TrainingWitness,
+};
 use schemas::contract::{Contract, EquivalenceClass};
 use schemas::digest::{Digest, encode_hex};
 use serde::Serialize;
@@ -38,9 +40,6 @@ pub use opening::{OpenedTensor, OpeningRequest, check_opening};
 pub use render::{challenge_text, witness_text};
 
 use record::{Record, Wanted};
-
-/// Largest replay that is read: some hundred thousand updates.
-const MAX_REPLAY_BYTES: u64 = 256 << 20;
 
 /// What to draw.
 #[derive(Debug, Clone)]
@@ -62,7 +61,8 @@ pub struct DrawRequest {
 pub struct VerifyRequest {
     /// The challenge.
     pub challenge: PathBuf,
-    /// A head that was kept elsewhere; `None`: `<ledger>.head`, or the database.
+    /// Heads that were kept elsewhere, one of which has to be the challenge's;
+    /// `None`: `<ledger>.head`, or the database.
     pub head: Option<PathBuf>,
     /// The ledger: `run.db`.
     pub ledger: PathBuf,

@@ -2,7 +2,10 @@
 //! "State tree"), without its checkpoint and without the other tensors.
 //!
 //! What it shows is bounded by the root: that a checkpoint's files have this root
-//! is the audit's rule `GL614`.
+//! is the audit's rule `GL614`. The root binds the leaf: class, file name, tensor
+//! name, dtype, extents and the digest of the bytes. It does not bind where the leaf
+//! lies nor among how many: `leaf_index` and `num_leaves` say how the proof is
+//! walked, and other numbers may walk it alike.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -98,6 +98,12 @@ pub fn witness_text(witness: &TrainingWitness) -> String {
         let reason = span.reason.text();
         let _ = writeln!(text, "not verified: steps {} to {}: {reason}", span.from_step + 1, span.to_step);
     }
+    if witness.detection.is_empty() {
+        let _ = writeln!(
+            text,
+            "no chance of meeting a forged segment is stated: not every drawn one was compared in full"
+        );
+    }
     write_chances(&mut text, &witness.detection, challenge.num_segments);
     for nonclaim in &witness.nonclaims {
         let _ = writeln!(text, "note: {nonclaim}");

@@ -121,6 +121,17 @@ mod tests {
         }
     }
 
+    /// Why an opening says nothing of where its leaf lies, nor among how many.
+    #[test]
+    fn another_size_may_lead_to_the_same_root() {
+        let hashes = [[1; 32], [2; 32], [3; 32]];
+        let proof = path(0, &hashes);
+        let of_three = root_of_proof(hashes[0], 0, 3, &proof);
+        assert!(of_three.is_some());
+        assert_eq!(root_of_proof(hashes[0], 0, 4, &proof), of_three);
+        assert_ne!(root_of_proof(hashes[1], 0, 3, &proof), of_three);
+    }
+
     #[test]
     fn a_leaf_is_hashed_over_its_entry_json() {
         use sha2::{Digest as _, Sha256};
