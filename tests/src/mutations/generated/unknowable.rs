@@ -19,6 +19,9 @@ const UNSAID: &str = "it claims less than the probes on record show: the audit w
 /// Threads.
 const THREADS: &str = "no bits depend on the number of threads, the contract binds none, and there is no second attempt to compare with";
 
+/// Entries beside the run.
+const ASIDE: &str = "what stands beside the run and decides nothing in it: the contract asks for none, no rule derives one, and what it says has no second source";
+
 /// A change that survives.
 struct Unknowable {
     /// Kind and which entry; empty for every one.
