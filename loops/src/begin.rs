@@ -240,8 +240,9 @@ fn record_recovery(
     }
     attempt.flush()?;
 
-    // Leftovers, now that what they are is on record.
-    for known in unfinished {
+    // Leftovers, now that what they are is on record, and those that an earlier
+    // recovery put on record and did not come to remove.
+    for known in unfinished.into_iter().chain(history.abandoned_checkpoints()) {
         let Some(saver) = history.attempt(known.attempt) else { continue };
         let left = checkpoint::remove_leftovers(known, saver.process, &attempt.run.frozen, &attempt.store);
         attempt.warnings.extend(left.iter().map(LoopError::chain));

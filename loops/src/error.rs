@@ -137,6 +137,8 @@ pub enum LoopError {
     Order {
         /// What was called, and what is due.
         what: String,
+        /// What to call instead.
+        hint: &'static str,
     },
     /// A value cannot be recorded.
     #[error("{field}: {reason}")]
@@ -187,7 +189,7 @@ impl LoopError {
             Self::NothingResumable { .. } => {
                 "restore the checkpoints' files; or start again from the initial state with restart=True"
             }
-            Self::Order { .. } => "follow `due(step)`: evaluate, save, then go on",
+            Self::Order { hint, .. } => hint,
             Self::NotFinite { .. } => {
                 "the next attempt resumes from the last checkpoint; lower the rate in a new contract"
             }
@@ -218,7 +220,16 @@ impl LoopError {
     }
 
     pub(crate) fn order(what: impl Into<String>) -> Self {
-        Self::Order { what: what.into() }
+        Self::Order { what: what.into(), hint: "follow `due()`: evaluate, save, then go on" }
+    }
+
+    /// A call behind a save that failed.
+    pub(crate) fn failed_save(step: u64) -> Self {
+        Self::Order {
+            what: format!("the save of step {step} failed, and the attempt takes nothing but its end"),
+            hint: "end the attempt with `fail` or `interrupt`, or leave it; the next one resumes from the last \
+                   checkpoint and saves this step under a name of its own",
+        }
     }
 
     pub(crate) fn value(field: impl Into<String>, reason: impl Into<String>) -> Self {

@@ -53,6 +53,8 @@ pub(crate) struct PastCheckpoint {
     pub(crate) counters: Counters,
     /// BLAKE3 of the manifest, size and folder, from the commit on.
     pub(crate) committed: Option<(Digest, u64, String)>,
+    /// A later attempt called it failed: what is left of its files may go.
+    pub(crate) is_abandoned: bool,
     pub(crate) progress: Progress,
     pub(crate) step: u64,
 }
@@ -195,6 +197,7 @@ impl History {
                     checkpoint: checkpoint.clone(),
                     counters: self.counters,
                     committed: None,
+                    is_abandoned: false,
                     progress: Progress::Requested,
                     step: halves.det.step,
                 };
@@ -212,6 +215,10 @@ impl History {
             Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
                 self.charges.num_bytes += self.num_bytes(&halves.obs.checkpoint);
                 self.advance(&halves.obs.checkpoint, Progress::Ended);
+                let is_failed = matches!(entry.body, Body::CheckpointFailed(_));
+                if let Some(known) = self.checkpoints.get_mut(&halves.obs.checkpoint) {
+                    known.is_abandoned |= is_failed && entry.header.attempt != Some(known.attempt);
+                }
             }
             Body::CheckpointRetired(halves) => self.advance(&halves.obs.checkpoint, Progress::Ended),
             _ => {}
@@ -258,6 +265,12 @@ impl History {
     /// Saves that were not validated.
     pub(crate) fn unfinished_checkpoints(&self) -> impl Iterator<Item = &PastCheckpoint> {
         self.checkpoints.values().filter(|known| known.progress < Progress::Validated)
+    }
+
+    /// Saves that an earlier recovery called failed; a crash may have left files of
+    /// them all the same.
+    pub(crate) fn abandoned_checkpoints(&self) -> impl Iterator<Item = &PastCheckpoint> {
+        self.checkpoints.values().filter(|known| known.is_abandoned)
     }
 
     /// Checkpoints that can be resumed from, newest first.

@@ -15,10 +15,16 @@ with the contract. See `examples/pytorch/train.py` in the project.
             attempt.step(...)
         attempt.finish()
 
-Leaving the block by an exception ends the attempt as failed, by Ctrl-C or
-SIGTERM as interrupted; a process that is killed leaves an attempt without an
-end, which the next one reports. Every refusal is a `LedgerError`, whose `hint`
-says what to do.
+Leaving the block by an exception ends the attempt as failed, by Ctrl-C, SIGTERM
+or `sys.exit(0)` as interrupted; a process that is killed leaves an attempt
+without an end, which the next one reports. Every refusal is a `LedgerError`,
+whose `hint` says what to do.
+
+A save that failed is on record and is not tried again: leave the block, by the
+exception or by `fail` or `interrupt`, and run the loop again. Calls are of the
+process that opened the attempt: one that was forked from it (a worker of a data
+loader) is refused, and leaves nothing on record. While it lives it may hold the
+ledger's lock, so end such processes before a killed loop is run again.
 """
 
 from __future__ import annotations
@@ -115,6 +121,8 @@ class Attempt:
 
     def __init__(self, native: NativeAttempt) -> None:
         self._native = native
+        # Kept here, so that a signal may ask for it while a call is under way.
+        self._process = native.process
         resumed = native.resumed()
         self.resumed: Optional[Checkpoint] = Checkpoint(*resumed) if resumed else None
         """The checkpoint that it begins from; None: the initial state."""
@@ -212,7 +220,11 @@ class Attempt:
     def save(self, model: Sequence[Tensor], optimizer: Sequence[Tensor], position: int) -> str:
         """Saves the state after the last step and waits until it is validated.
 
-        `position`: examples that updates have consumed, where a resume goes on."""
+        `position`: examples that updates have consumed, where a resume goes on.
+        A refusal before anything was recorded (nothing due, other tensors) can be
+        mended and tried again. A save that failed behind its request cannot: then
+        all but `fail` and `interrupt` is refused, and the next attempt resumes from
+        the last checkpoint."""
 
         def parts(tensors: Sequence[Tensor]) -> list[tuple[str, str, list[int], bytes]]:
             return [(t.name, t.dtype, list(t.shape), t.data) for t in tensors]
@@ -232,8 +244,18 @@ class Attempt:
         `data_changed`, `state_mismatch` or `storage_failed`."""
         self._native.fail(reason, fault)
 
+    def _is_elsewhere(self) -> bool:
+        """Whether this process was forked from the one of the attempt."""
+        return os.getpid() != self._process
+
     def __enter__(self) -> Attempt:
         def terminate(number: int, frame: Any) -> None:
+            if self._is_elsewhere():
+                # A forked child has no attempt to end: the signal does what it did
+                # before the block.
+                signal.signal(number, signal.SIG_DFL if self._handler is None else self._handler)
+                os.kill(os.getpid(), number)
+                return
             raise _Terminated
 
         try:
@@ -251,9 +273,12 @@ class Attempt:
     ) -> bool:
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
+        if self._is_elsewhere():
+            # The attempt goes on in the parent, whatever becomes of its child.
+            return False
         if self._native.is_over:
             return False
-        if kind is None:
+        if kind is None or isinstance(error, SystemExit) and error.code in (None, 0):
             self._native.interrupt("the loop left without an end")
         elif issubclass(kind, (KeyboardInterrupt, _Terminated)):
             self._native.interrupt("SIGINT" if issubclass(kind, KeyboardInterrupt) else "SIGTERM")

@@ -11,6 +11,7 @@ class LedgerError(Exception):
     hint: str
 
 class NativeAttempt:
+    process: int
     number: int
     run_id: str
     contract_json: str

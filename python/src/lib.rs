@@ -4,6 +4,10 @@
 //! exception with the remedy, and does nothing else. The interpreter's lock is
 //! released wherever the recorder works or waits. Bytes of tensors are copied
 //! once, under the lock, since Python may change them afterwards.
+//!
+//! An attempt belongs to the process that began it. A forked child has a copy of
+//! its memory without the thread that writes, so every call there is refused, and
+//! the copy is neither ended nor freed: either would wait for that thread for ever.
 
 // What PyO3's macros expand to.
 #![allow(unsafe_code, clippy::needless_pass_by_value, reason = "PyO3 takes arguments by value")]
@@ -27,7 +31,10 @@ create_exception!(
 
 /// The exception for an error: its message and, below it, the remedy.
 fn raise(error: LoopError) -> PyErr {
-    let (message, hint) = (error.chain(), error.hint().to_owned());
+    raise_text(&error.chain(), error.hint())
+}
+
+fn raise_text(message: &str, hint: &str) -> PyErr {
     let exception = LedgerError::new_err(format!("{message}\nhint: {hint}"));
     Python::attach(|python| {
         // An exception without the member still says both.
@@ -61,7 +68,48 @@ type Group = (String, f64, f64, f64, Option<f64>, Option<f64>);
 /// A running attempt of a run.
 #[pyclass(module = "governed_ledger._native")]
 struct NativeAttempt {
-    attempt: Attempt,
+    /// Taken out by the drop alone.
+    attempt: Option<Attempt>,
+    /// Process that began it.
+    process: u32,
+}
+
+impl NativeAttempt {
+    /// The attempt, in the process that began it.
+    fn here(&self) -> PyResult<&Attempt> {
+        match &self.attempt {
+            Some(attempt) if self.process == std::process::id() => Ok(attempt),
+            _ => Err(elsewhere(self.process)),
+        }
+    }
+
+    /// [`Self::here`], to be changed.
+    fn here_mut(&mut self) -> PyResult<&mut Attempt> {
+        match &mut self.attempt {
+            Some(attempt) if self.process == std::process::id() => Ok(attempt),
+            _ => Err(elsewhere(self.process)),
+        }
+    }
+}
+
+impl Drop for NativeAttempt {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // Of a forked child: its parent's thread and lock are not the child's.
+            std::mem::forget(self.attempt.take());
+        }
+    }
+}
+
+/// The exception for a call in a process that was forked from the loop's.
+fn elsewhere(process: u32) -> PyErr {
+    raise_text(
+        &format!(
+            "process {process} began the attempt, and process {} was forked from it and cannot record",
+            std::process::id()
+        ),
+        "call it in the process that began it, and give child processes what they need as values",
+    )
 }
 
 #[pymethods]
@@ -91,56 +139,62 @@ impl NativeAttempt {
             runtime,
         };
         let attempt = python.detach(|| Run::open(options).and_then(Run::begin)).map_err(raise)?;
-        Ok(Self { attempt })
+        Ok(Self { attempt: Some(attempt), process: std::process::id() })
+    }
+
+    /// Process that began it; the only thing that a forked child is told.
+    #[getter]
+    fn process(&self) -> u32 {
+        self.process
     }
 
     /// Number of the attempt, from 1.
     #[getter]
-    fn number(&self) -> u32 {
-        self.attempt.number()
+    fn number(&self) -> PyResult<u32> {
+        Ok(self.here()?.number())
     }
 
     /// The run's identifier.
     #[getter]
-    fn run_id(&self) -> &str {
-        self.attempt.run_id()
+    fn run_id(&self) -> PyResult<&str> {
+        Ok(self.here()?.run_id())
     }
 
     /// The frozen contract as JSON.
     #[getter]
     fn contract_json(&self) -> PyResult<String> {
-        serde_json::to_string(self.attempt.contract())
+        serde_json::to_string(self.here()?.contract())
             .map_err(|error| LedgerError::new_err(error.to_string()))
     }
 
     /// The policy card as JSON.
     #[getter]
     fn card_json(&self) -> PyResult<String> {
-        serde_json::to_string(self.attempt.card()).map_err(|error| LedgerError::new_err(error.to_string()))
+        serde_json::to_string(self.here()?.card()).map_err(|error| LedgerError::new_err(error.to_string()))
     }
 
     /// Completed updates on record.
     #[getter]
-    fn last_step(&self) -> u64 {
-        self.attempt.last_step()
+    fn last_step(&self) -> PyResult<u64> {
+        Ok(self.here()?.last_step())
     }
 
     /// Whether it has ended on record.
     #[getter]
-    fn is_over(&self) -> bool {
-        self.attempt.is_over()
+    fn is_over(&self) -> PyResult<bool> {
+        Ok(self.here()?.is_over())
     }
 
     /// What could not be cleaned up behind earlier attempts.
     #[getter]
-    fn warnings(&self) -> Vec<String> {
-        self.attempt.warnings().to_vec()
+    fn warnings(&self) -> PyResult<Vec<String>> {
+        Ok(self.here()?.warnings().to_vec())
     }
 
     /// The checkpoint that it begins from: name, step, position; `None` for the
     /// initial state.
     fn resumed(&self) -> PyResult<Option<(String, u64, u64)>> {
-        let Some(resumed) = self.attempt.resumed() else { return Ok(None) };
+        let Some(resumed) = self.here()?.resumed() else { return Ok(None) };
         let position = resumed.position().map_err(raise)?;
         Ok(Some((resumed.checkpoint().to_owned(), resumed.step(), position)))
     }
@@ -150,7 +204,7 @@ impl NativeAttempt {
         &self,
         python: Python<'py>,
     ) -> PyResult<Option<(Vec<Tensor<'py>>, Vec<Tensor<'py>>)>> {
-        let Some(resumed) = self.attempt.resumed() else { return Ok(None) };
+        let Some(resumed) = self.here()?.resumed() else { return Ok(None) };
         let (model, optimizer) =
             python.detach(|| Ok((resumed.model()?, resumed.optimizer()?))).map_err(raise)?;
         Ok(Some((tensors(python, model), tensors(python, optimizer))))
@@ -158,24 +212,24 @@ impl NativeAttempt {
 
     /// What is due before the next update: streams to evaluate, whether to save,
     /// whether there is none.
-    fn due(&self) -> (Vec<String>, bool, bool) {
-        let due = self.attempt.due();
-        (due.evaluations, due.checkpoint, due.is_last)
+    fn due(&self) -> PyResult<(Vec<String>, bool, bool)> {
+        let due = self.here()?.due();
+        Ok((due.evaluations, due.checkpoint, due.is_last))
     }
 
     /// The policy card's groups: name, decay, paths of the parameters.
-    fn groups(&self) -> Vec<(String, f64, Vec<String>)> {
-        self.attempt.groups()
+    fn groups(&self) -> PyResult<Vec<(String, f64, Vec<String>)>> {
+        Ok(self.here()?.groups())
     }
 
     /// Rate of a group at a step.
     fn learning_rate(&self, group: &str, step: u64) -> PyResult<f64> {
-        self.attempt.learning_rate(group, step).map_err(raise)
+        self.here()?.learning_rate(group, step).map_err(raise)
     }
 
     /// What gradients of this norm are multiplied by.
-    fn clip_coefficient(&self, gradient_norm: f64) -> f64 {
-        self.attempt.clip_coefficient(gradient_norm)
+    fn clip_coefficient(&self, gradient_norm: f64) -> PyResult<f64> {
+        Ok(self.here()?.clip_coefficient(gradient_norm))
     }
 
     /// Bytes of the examples at positions of the update stream.
@@ -185,14 +239,14 @@ impl NativeAttempt {
         position: u64,
         num_examples: u64,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let attempt = &mut self.attempt;
+        let attempt = self.here_mut()?;
         let examples = python.detach(|| attempt.batch(position, num_examples)).map_err(raise)?;
         Ok(examples.iter().map(|example| PyBytes::new(python, example)).collect())
     }
 
     /// Bytes of the examples that a stream evaluates.
     fn stream_examples<'py>(&self, python: Python<'py>, stream: &str) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let attempt = &self.attempt;
+        let attempt = self.here()?;
         let examples = python.detach(|| attempt.stream_examples(stream)).map_err(raise)?;
         Ok(examples.iter().map(|example| PyBytes::new(python, example)).collect())
     }
@@ -215,7 +269,7 @@ impl NativeAttempt {
             GroupStep { clip_coefficient, group, learning_rate, parameter_norm, update_norm, weight_decay }
         });
         let groups = groups.collect();
-        let attempt = &mut self.attempt;
+        let attempt = self.here_mut()?;
         python
             .detach(|| {
                 attempt.step(&Step { fed: &fed, gradient_norm, groups, loss, num_microbatches, position })
@@ -232,14 +286,14 @@ impl NativeAttempt {
         num_examples: u64,
         num_tokens: u64,
     ) -> PyResult<f64> {
-        let attempt = &mut self.attempt;
+        let attempt = self.here_mut()?;
         let evaluation = Evaluation { num_examples, num_tokens, stream, total_nats };
         python.detach(|| attempt.evaluation(&evaluation)).map_err(raise)
     }
 
     /// Records numbers that decide nothing.
     fn diagnostic(&mut self, python: Python<'_>, name: &str, values: BTreeMap<String, f64>) -> PyResult<()> {
-        let attempt = &mut self.attempt;
+        let attempt = self.here_mut()?;
         python.detach(|| attempt.diagnostic(name, &values)).map_err(raise)
     }
 
@@ -251,7 +305,7 @@ impl NativeAttempt {
         optimizer: Vec<(String, String, Vec<u64>, Vec<u8>)>,
         position: u64,
     ) -> PyResult<String> {
-        let attempt = &mut self.attempt;
+        let attempt = self.here_mut()?;
         python
             .detach(|| {
                 let model = model.into_iter().map(tensor).collect();
@@ -264,14 +318,14 @@ impl NativeAttempt {
     /// Ends the run; returns the selected candidate, the last step, and whether
     /// the quality target was met.
     fn finish(&mut self, python: Python<'_>) -> PyResult<(Option<String>, u64, Option<bool>)> {
-        let attempt = &mut self.attempt;
+        let attempt = self.here_mut()?;
         let finished = python.detach(|| attempt.finish()).map_err(raise)?;
         Ok((finished.candidate, finished.last_step, finished.target_met))
     }
 
     /// Ends the attempt because somebody interrupted it.
     fn interrupt(&mut self, python: Python<'_>, reason: &str) -> PyResult<()> {
-        let attempt = &mut self.attempt;
+        let attempt = self.here_mut()?;
         python.detach(|| attempt.interrupt(reason)).map_err(raise)
     }
 
@@ -286,7 +340,7 @@ impl NativeAttempt {
             })
         });
         let fault = fault.transpose()?;
-        let attempt = &mut self.attempt;
+        let attempt = self.here_mut()?;
         python.detach(|| attempt.fail(reason, fault)).map_err(raise)
     }
 }

@@ -109,6 +109,9 @@ pub struct Attempt {
     evaluated: BTreeSet<String>,
     is_over: bool,
     last_step: u64,
+    /// A save began and did not come to its end: its name is on record, and a
+    /// second request of it would make the run one that no audit accepts.
+    must_end: bool,
     number: AttemptId,
     /// Evaluations of this step that wait for the digest of the saved model.
     pending: Vec<(EvalDet, Duration)>,
@@ -143,6 +146,7 @@ impl Attempt {
             evaluated,
             is_over: false,
             last_step,
+            must_end: false,
             number,
             pending: Vec::new(),
             saved_step: resumed.as_ref().map(|resumed| resumed.step),
@@ -224,8 +228,8 @@ impl Attempt {
     /// ends the attempt as failed.
     ///
     /// # Errors
-    /// When an evaluation, a save or the end of the run is due instead, the loss
-    /// or norm is not finite, or the ledger cannot be written.
+    /// When an evaluation, a save or the end of the run is due instead, a save
+    /// failed, the loss or norm is not finite, or the ledger cannot be written.
     pub fn step(&mut self, step: &Step<'_>) -> Result<u64, LoopError> {
         let work = self.since.elapsed();
         self.require_nothing_due()?;
@@ -319,10 +323,10 @@ impl Attempt {
     /// Returns the value.
     ///
     /// # Errors
-    /// When the stream is not due, or the ledger cannot be written.
+    /// When the stream is not due, a save failed, or the ledger cannot be written.
     pub fn evaluation(&mut self, evaluation: &Evaluation<'_>) -> Result<f64, LoopError> {
         let work = self.since.elapsed();
-        self.require_running()?;
+        self.require_usable()?;
         let due = self.due();
         if !due.evaluations.iter().any(|name| name == evaluation.stream) {
             let (stream, step) = (evaluation.stream, self.last_step);
@@ -361,9 +365,9 @@ impl Attempt {
     /// Records numbers that explain and decide nothing.
     ///
     /// # Errors
-    /// When the attempt is over, or the ledger cannot be written.
+    /// When the attempt is over, a save failed, or the ledger cannot be written.
     pub fn diagnostic(&mut self, name: &str, values: &BTreeMap<String, f64>) -> Result<(), LoopError> {
-        self.require_running()?;
+        self.require_usable()?;
         let det = DiagnosticDet { name: name.to_owned(), values: BTreeMap::new() };
         let values = values.iter().map(|(name, value)| (name.clone(), Float(*value))).collect();
         self.record(self.last_step, Body::Diagnostic(Box::new(Halves { det, obs: DiagnosticObs { values } })))
@@ -373,10 +377,10 @@ impl Attempt {
     /// both terminal entries.
     ///
     /// # Errors
-    /// When the last step is not reached, something is still due, or the ledger
-    /// cannot be written.
+    /// When the last step is not reached, something is still due, a save failed,
+    /// or the ledger cannot be written.
     pub fn finish(&mut self) -> Result<Finished, LoopError> {
-        self.require_running()?;
+        self.require_usable()?;
         let due = self.due();
         if due.checkpoint || !due.evaluations.is_empty() {
             return Err(self.is_due(&due));
@@ -469,8 +473,15 @@ impl Attempt {
         if self.is_over { Err(LoopError::order("the attempt has ended")) } else { Ok(()) }
     }
 
-    fn require_nothing_due(&self) -> Result<(), LoopError> {
+    /// Running, and not behind a save that failed: everything but the end asks
+    /// for it.
+    fn require_usable(&self) -> Result<(), LoopError> {
         self.require_running()?;
+        if self.must_end { Err(LoopError::failed_save(self.last_step)) } else { Ok(()) }
+    }
+
+    fn require_nothing_due(&self) -> Result<(), LoopError> {
+        self.require_usable()?;
         let due = self.due();
         if due == Due::default() { Ok(()) } else { Err(self.is_due(&due)) }
     }

@@ -55,7 +55,9 @@ impl Attempt {
     /// # Errors
     /// When no save is due, an evaluation is due before it, the tensors are not
     /// the contract's, or file system or ledger refuse. A save that fails is on
-    /// record, and the attempt has to end.
+    /// record and is not tried again: the attempt takes its end alone then
+    /// ([`Self::fail`], [`Self::interrupt`]), and the next one saves the step under
+    /// a name of its own.
     pub fn save(
         &mut self,
         model: Vec<NamedTensor>,
@@ -63,7 +65,7 @@ impl Attempt {
         position: u64,
     ) -> Result<String, LoopError> {
         let started = Instant::now();
-        self.require_running()?;
+        self.require_usable()?;
         let due = self.due();
         if !due.evaluations.is_empty() {
             return Err(self.is_due(&due));
@@ -75,6 +77,9 @@ impl Attempt {
         let digest_of = |name: &str| files.iter().find(|file| file.name == name).map(StateFile::digest);
         let model = digest_of(MODEL_NAME).ok_or_else(|| LoopError::value("model", "is missing"))?;
         let config = digest_of(CONFIG_NAME).ok_or_else(|| LoopError::value("config", "is missing"))?;
+        // Taken back once all of it is on record: whichever call returns early below
+        // leaves evaluations or a request that a second save would write again.
+        self.must_end = true;
         for (mut det, duration) in std::mem::take(&mut self.pending) {
             det.model = Some(model);
             self.record_evaluation(det, duration)?;
@@ -101,6 +106,7 @@ impl Attempt {
         }
         self.saved_step = Some(step);
         self.admit(&checkpoint, config, model)?;
+        self.must_end = false;
         self.since = Instant::now();
         Ok(checkpoint.0)
     }

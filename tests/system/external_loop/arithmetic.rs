@@ -2,11 +2,15 @@
 //! it was fed, so that a step that is executed again gives the same bits and one
 //! that was fed something else does not. It is there to be killed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use ledger::keys::{KeyRing, Role};
+use ledger::recorder::{Record, Recorder};
 use loops::{Attempt, Evaluation, GroupStep, LoopError, LoopOptions, NamedTensor, Run, Step};
+use schemas::body::{Body, CheckpointDet, CheckpointObs, Halves};
+use schemas::ids::{AttemptId, CheckpointId, LearnerId, SegmentId};
 use serde_json::Value;
 use system_tests::run_folder::RunFolder;
 
@@ -131,6 +135,11 @@ impl Loop {
 fn run(folder: &RunFolder, wrong: Wrong, vanish_after: Option<u64>) -> Result<bool> {
     let mut attempt = Run::open(options(folder))?.begin()?;
     let mut state = Loop::resumed(&attempt, folder.path(), wrong)?;
+    go_on(&mut attempt, &mut state, wrong, vanish_after)
+}
+
+/// The calls of one attempt, up to its end, the step to vanish behind, or an error.
+fn go_on(attempt: &mut Attempt, state: &mut Loop, wrong: Wrong, vanish_after: Option<u64>) -> Result<bool> {
     let contract = attempt.contract().clone();
     loop {
         let due = attempt.due();
@@ -284,6 +293,89 @@ fn a_number_that_is_none_ends_the_attempt_and_is_recovered_from() -> Result<()> 
     assert_eq!(recovered, 1);
     // The number stays on record, and is found.
     assert!(failed(&folder.report()).contains("GL404"));
+    Ok(())
+}
+
+#[test]
+fn a_save_that_failed_is_not_tried_again_and_the_next_attempt_makes_it() -> Result<()> {
+    let folder = frozen(&[])?;
+    let mut attempt = Run::open(options(&folder))?.begin()?;
+    let mut state = Loop::resumed(&attempt, folder.path(), Wrong::Nothing)?;
+    let taken = folder.path().join(&attempt.contract().checkpoints.store).join("s00000005-a1");
+    std::fs::create_dir_all(&taken)?;
+    let error = go_on(&mut attempt, &mut state, Wrong::Nothing, None).expect_err("the name is taken");
+    assert!(error.to_string().contains("exists already"), "{error}");
+
+    // Nothing would be in the way of a second one now.
+    std::fs::remove_dir(&taken)?;
+    let saved = attempt.save(state.model.clone(), state.optimizer.clone(), state.position);
+    let fed = attempt.batch(state.position, 4)?;
+    let (groups, position) = (Vec::new(), state.position);
+    let step = Step { fed: &fed, gradient_norm: 1.0, groups, loss: 1.0, num_microbatches: 1, position };
+    let evaluation = Evaluation { num_examples: 1, num_tokens: 1, stream: "val", total_nats: 1.0 };
+    let errors = [
+        saved.expect_err("a second save"),
+        attempt.step(&step).expect_err("a step"),
+        attempt.evaluation(&evaluation).expect_err("an evaluation"),
+        attempt.diagnostic("loop", &BTreeMap::new()).expect_err("a diagnostic"),
+        attempt.finish().expect_err("the end of the run"),
+    ];
+    for error in errors {
+        assert!(matches!(error, LoopError::Order { .. }), "{error}");
+        assert!(error.to_string().contains("the save of step 5 failed"), "{error}");
+        assert!(error.hint().contains("`fail` or `interrupt`"), "{}", error.hint());
+    }
+    attempt.fail("the checkpoint could not be saved", None)?;
+    drop(attempt);
+
+    assert!(run(&folder, Wrong::Nothing, None)?);
+    let entries = folder.entries();
+    let requested = entries.iter().filter(|entry| entry["kind"] == "checkpoint.requested");
+    let names: Vec<&str> =
+        requested.filter_map(|entry| entry["body"]["obs"]["checkpoint"].as_str()).take(3).collect();
+    assert_eq!(names, ["s00000000-a1", "s00000005-a1", "s00000005-a2"]);
+    let report = folder.report();
+    assert_eq!(report["verdict"], "accepted", "{report:#}");
+    Ok(())
+}
+
+#[test]
+fn what_a_recovery_did_not_come_to_remove_the_next_one_does() -> Result<()> {
+    let folder = frozen(&[])?;
+    assert!(!run(&folder, Wrong::Nothing, Some(7))?);
+    // As a process that was killed while it wrote a checkpoint leaves it.
+    let checkpoint = CheckpointId("s00000007-a1".to_owned());
+    let key = KeyRing::open(&folder.path().join("keys"))?.get(Role::Trainer)?;
+    let recorder = Recorder::open(&folder.ledger(), key)?;
+    let obs = CheckpointObs { checkpoint: checkpoint.clone(), duration_us: 0 };
+    let body = Body::CheckpointRequested(Box::new(Halves { det: CheckpointDet { step: 7 }, obs }));
+    recorder.append_durable(Record {
+        attempt: Some(AttemptId(1)),
+        learner: Some(LearnerId(0)),
+        segment: Some(SegmentId(1)),
+        step: Some(7),
+        ..Record::new(body)
+    })?;
+    recorder.close()?;
+    let process = std::process::id();
+    let opened = Run::open(options(&folder))?;
+    let store = folder.path().join(&opened.contract().checkpoints.store);
+    let staging = store.join(format!(".staging-{checkpoint}-{process}"));
+    let leave = || -> Result<()> {
+        std::fs::create_dir(&staging)?;
+        std::fs::write(staging.join("model.safetensors"), b"half of it")?;
+        Ok(())
+    };
+    leave()?;
+    drop(opened.begin()?);
+    assert!(!staging.exists(), "the recovery removes what it called failed");
+
+    // As if it had been killed between the entry and the removal.
+    leave()?;
+    drop(Run::open(options(&folder))?.begin()?);
+    assert!(!staging.exists(), "and so does the one behind it");
+    let failed = folder.entries().iter().filter(|entry| entry["kind"] == "checkpoint.failed").count();
+    assert_eq!(failed, 1, "it is called failed once");
     Ok(())
 }
 

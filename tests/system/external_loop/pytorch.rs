@@ -156,17 +156,56 @@ fn an_exception_ends_the_attempt_as_failed_and_a_signal_as_interrupted() -> Resu
     let script = changed(
         package.path(),
         "    optimizer.zero_grad(set_to_none=True)\n",
-        "    optimizer.zero_grad(set_to_none=True)\n    if step == 3 and attempt.number == 1:\n        raise RuntimeError('of the loop')\n    if step == 3 and attempt.number == 2:\n        raise KeyboardInterrupt\n",
+        "    optimizer.zero_grad(set_to_none=True)\n    if step == 3 and attempt.number == 1:\n        raise RuntimeError('of the loop')\n    if step == 3 and attempt.number == 2:\n        raise KeyboardInterrupt\n    if step == 3 and attempt.number == 3:\n        raise SystemExit(0)\n",
     )?;
     let folder = frozen(package.path(), &script);
     train(package.path(), &folder).expect_code(1).expect_message(&["of the loop"]);
     let _ = train(package.path(), &folder);
+    // `sys.exit(0)`: the loop left, and nothing failed.
+    let left = train(package.path(), &folder).expect_code(0);
+    assert!(!left.stdout.contains("finished"), "{left}");
     let _ = train(package.path(), &folder).expect_code(0);
     let entries = folder.entries();
     let ends = entries.iter().filter(|entry| entry["kind"] == "attempt.end");
     let outcomes: Vec<&str> = ends.filter_map(|entry| entry["body"]["det"]["outcome"].as_str()).collect();
-    assert_eq!(outcomes, ["failed", "interrupted", "completed"]);
+    assert_eq!(outcomes, ["failed", "interrupted", "interrupted", "completed"]);
     let report = folder.report();
     assert_eq!(report["verdict"], "accepted", "{report:#}");
+    Ok(())
+}
+
+#[test]
+fn a_forked_child_that_raises_ends_and_leaves_nothing_on_record() -> Result<()> {
+    let package = package()?;
+    // The alarm ends a child that waits for a thread which it does not have.
+    let script = changed(
+        package.path(),
+        "    optimizer.zero_grad(set_to_none=True)\n",
+        r"    optimizer.zero_grad(set_to_none=True)
+    if step == 3:
+        import os, signal
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            try:
+                attempt.due()
+            except ledger.LedgerError as error:
+                print(f'child: {error}', flush=True)
+            raise RuntimeError('of the child')
+        print(f'child ended with {os.waitpid(child, 0)[1] >> 8}', flush=True)
+",
+    )?;
+    let folder = frozen(package.path(), &script);
+    let finished = train(package.path(), &folder).expect_code(0);
+    for words in
+        ["was forked from it and cannot record", "hint: call it in the process", "child ended with 1\n"]
+    {
+        assert!(finished.stdout.contains(words), "{words:?} was not said\n{finished}");
+    }
+    finished.expect_message(&["of the child"]);
+    let entries = folder.entries();
+    let of_kind = |kind: &str| entries.iter().filter(|entry| entry["kind"] == kind).count();
+    assert_eq!((of_kind("attempt.end"), of_kind("anomaly"), of_kind("run.end")), (1, 0, 1));
+    assert_eq!(folder.report()["verdict"], "accepted");
     Ok(())
 }
