@@ -36,8 +36,8 @@ pub enum ExportError {
     NotAccepted {
         /// The ledger.
         path: PathBuf,
-        /// The report's verdict.
-        verdict: &'static str,
+        /// The report's verdict, with the profile where that is not `native`.
+        verdict: String,
         /// Name of the format.
         format: &'static str,
     },

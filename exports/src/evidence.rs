@@ -74,7 +74,8 @@ pub struct Candidate {
     pub model: Digest,
     /// The checkpoint's folder relative to the ledger's.
     pub path: Option<String>,
-    /// Whether the run's selection rule chose it.
+    /// Whether it is the selected one: by the report of an accepted run, by the
+    /// last `candidate.selected` of any other. At most one is.
     pub selected: bool,
     /// Its step.
     pub step: u64,
@@ -187,8 +188,9 @@ impl Evidence {
         let data: DataManifest = serde_json::from_slice(&reader.artifact(&manifest)?)?;
         let artifacts = reader.artifacts()?.into_iter().collect();
         let Pass { attempts, mut candidates, checkpoints, ended, frozen_us, selected, started_us } = pass;
+        let selected = selection(&report, selected);
         for candidate in &mut candidates {
-            candidate.selected = selected.contains(&candidate.candidate);
+            candidate.selected = selected.as_ref() == Some(&candidate.candidate);
             if let Some(saved) = checkpoints.iter().find(|it| it.checkpoint == candidate.checkpoint) {
                 candidate.path = Some(saved.path.clone());
                 candidate.manifest = Some(saved.manifest);
@@ -235,7 +237,7 @@ impl Evidence {
         if self.is_accepted() {
             return Ok(());
         }
-        let (path, verdict) = (self.path(), self.report.verdict.name());
+        let (path, verdict) = (self.path(), self.report.verdict_text());
         Err(ExportError::NotAccepted { path, verdict, format })
     }
 
@@ -257,6 +259,15 @@ impl Evidence {
     }
 }
 
+/// Which candidate counts as selected. An audit that accepted knows it; of any
+/// other run the record's last word is told.
+fn selection(report: &Report, last: Option<CandidateId>) -> Option<CandidateId> {
+    if report.verdict == Verdict::Accepted {
+        return report.selected.as_ref().map(|selected| selected.candidate.clone());
+    }
+    last
+}
+
 /// What one pass over the entries collects. It grows with attempts and
 /// checkpoints and not with steps.
 #[derive(Debug, Default)]
@@ -266,7 +277,8 @@ struct Pass {
     checkpoints: Vec<Checkpoint>,
     ended: Option<Ended>,
     frozen_us: u64,
-    selected: BTreeSet<CandidateId>,
+    /// Of the last entry that selected one.
+    selected: Option<CandidateId>,
     started_us: Option<u64>,
 }
 
@@ -342,7 +354,8 @@ impl Pass {
                 value: body.det.value,
             }),
             Body::CandidateSelected(body) => {
-                self.selected.insert(body.obs.candidate.clone());
+                // A selection after a quarantine counts instead of the one before.
+                self.selected = Some(body.obs.candidate.clone());
             }
             _ => {}
         }
@@ -358,5 +371,30 @@ pub(crate) const fn outcome_name(outcome: Outcome) -> &'static str {
         Outcome::FloorReached => "floor_reached",
         Outcome::Failed => "failed",
         Outcome::Refused => "refused",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::report;
+
+    #[test]
+    fn one_candidate_is_selected_and_the_audit_that_accepted_says_which() {
+        let (first, second) = (CandidateId::from("candidate-1"), CandidateId::from("candidate-2"));
+        let mut accepted = report("accepted", "passed", "note");
+        assert_eq!(selection(&accepted, Some(first.clone())), None, "the report names none");
+        accepted.selected = Some(SelectedCandidate {
+            candidate: second.clone(),
+            config: Digest::blake3([1; 32]),
+            model: Digest::blake3([2; 32]),
+            path: "checkpoints/2".to_owned(),
+            step: 2,
+            value: Float(1.5),
+        });
+        assert_eq!(selection(&accepted, Some(first.clone())), Some(second));
+        let rejected = Report { verdict: Verdict::Rejected, ..accepted };
+        assert_eq!(selection(&rejected, Some(first.clone())), Some(first));
+        assert_eq!(selection(&rejected, None), None);
     }
 }

@@ -15,6 +15,8 @@ mod document;
 mod error;
 mod evidence;
 mod files;
+#[cfg(test)]
+mod fixture;
 pub mod in_toto;
 pub mod mlflow;
 pub mod mlperf;

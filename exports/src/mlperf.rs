@@ -98,6 +98,7 @@ pub fn documents(evidence: &Evidence) -> Result<Vec<Document>, ExportError> {
     let path = evidence.reader().path();
     let file = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let mut log = Log { file, index: 0, last_ms: 0, text: String::new() };
+    let profile = name_of(&evidence.contract.contract.ruleset.profile)?;
     let mut run = Run { attempt: 0, block: None, num_examples: 0, is_running: false };
     for entry in evidence.reader().entries(0) {
         let entry = entry?;
@@ -137,7 +138,7 @@ pub fn documents(evidence: &Evidence) -> Result<Vec<Document>, ExportError> {
                 run.stop_block(&mut log, time_ms);
                 let outcome = name_of(&body.det.outcome)?;
                 let further = json!({
-                    "outcome": outcome, "samples_count": body.det.counters.examples,
+                    "outcome": outcome, "profile": profile, "samples_count": body.det.counters.examples,
                     "status": status(evidence, body.det.outcome), "step_num": body.det.last_step,
                     "verdict": evidence.report.verdict.name()
                 });
@@ -235,7 +236,8 @@ fn header(log: &mut Log, evidence: &Evidence, time_ms: u64) -> Result<(), Export
         "contract": evidence.contract.digest.to_string(),
         "head_root": report.head.as_ref().map(|head| &head.root),
         "head_size": report.head.as_ref().map(|head| head.size),
-        "run": evidence.contract.run, "verdict": report.verdict.name()
+        "profile": name_of(&contract.ruleset.profile)?, "run": evidence.contract.run,
+        "verdict": report.verdict.name()
     });
     log.point("submission_benchmark", &json!(contract.name), time_ms, of);
     let mut point = |key: &str, value: Value, further: Value| log.point(key, &value, time_ms, further);

@@ -17,6 +17,7 @@ use schemas::model_index::MODEL_INDEX_NAME;
 use serde_json::{Map, Value, json};
 
 use crate::evidence::outcome_name;
+use crate::text::name_of;
 use crate::time::rfc3339_offset;
 use crate::{Attempt, Document, Evidence, ExportError};
 
@@ -43,6 +44,10 @@ const TERMS: &str = "#terms";
 
 /// What the audit said.
 const VERDICT: &str = "#verdict";
+
+/// Under which evidence profile it said so. A member of the verdict's own would
+/// be no term of the context, which readers drop.
+const EVIDENCE_PROFILE: &str = "#evidence-profile";
 
 /// The metadata of the run's folder.
 ///
@@ -74,7 +79,7 @@ pub fn documents(evidence: &Evidence) -> Result<Vec<Document>, ExportError> {
     entities.push(json!({
         "@id": PROFILE, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5",
     }));
-    entities.extend(context_entities(evidence));
+    entities.extend(context_entities(evidence)?);
     entities.extend(files.into_values());
     entities.extend(folders.iter().map(|folder| folder_entity(evidence, folder)));
     entities.extend(programs(evidence));
@@ -105,7 +110,7 @@ fn description(evidence: &Evidence) -> String {
         "{} Verdict of the audit when this file was written: {}; {head}. This file is not signed: `ledger audit` \
          says what the record shows. Not claimed: {}",
         contract.purpose.statement,
-        evidence.report.verdict.name(),
+        evidence.report.verdict_text(),
         contract.nonclaims.join(" ")
     )
 }
@@ -118,11 +123,11 @@ fn last_time(evidence: &Evidence) -> u64 {
     times.max().unwrap_or(evidence.frozen_us)
 }
 
-/// People, terms and the verdict.
-fn context_entities(evidence: &Evidence) -> Vec<Value> {
+/// People, terms, and the verdict with its profile.
+fn context_entities(evidence: &Evidence) -> Result<Vec<Value>, ExportError> {
     let contract = &evidence.contract.contract;
     let authority = &contract.purpose.authority;
-    vec![
+    Ok(vec![
         json!({
             "@id": AUTHORITY, "@type": "Organization", "name": authority.granted_by,
             "description": format!("Granted the run. Scope: {}", authority.scope),
@@ -138,9 +143,13 @@ fn context_entities(evidence: &Evidence) -> Vec<Value> {
         }),
         json!({
             "@id": VERDICT, "@type": "PropertyValue", "name": "verdict",
-            "value": evidence.report.verdict.name(),
+            "value": evidence.report.verdict.name(), "valueReference": id(EVIDENCE_PROFILE),
         }),
-    ]
+        json!({
+            "@id": EVIDENCE_PROFILE, "@type": "PropertyValue", "name": "profile",
+            "value": name_of(&contract.ruleset.profile)?,
+        }),
+    ])
 }
 
 /// Files of the record that are in the folder, by their identifiers.
@@ -360,7 +369,7 @@ fn audit_action(evidence: &Evidence) -> Value {
     set("name", format!("Audit of {}", evidence.contract.run).into());
     set("object", id(&encode_path(&ledger)));
     set("result", id(VERDICT));
-    let failure = (!evidence.is_accepted()).then(|| format!("verdict: {}", report.verdict.name()));
+    let failure = (!evidence.is_accepted()).then(|| format!("verdict: {}", report.verdict_text()));
     set_status(&mut action, failure);
     Value::Object(action)
 }

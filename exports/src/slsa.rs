@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ledger::keys::KeyPair;
-use schemas::contract::FileBinding;
+use schemas::contract::{EvidenceProfile, FileBinding};
 use schemas::digest::{Algorithm, Digest};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -25,8 +25,14 @@ pub const PROVENANCE_PREDICATE_TYPE: &str = "https://slsa.dev/provenance/v1";
 /// What the parameters are those of; `docs/FORMAT.md` ("Exports") says how.
 pub const BUILD_TYPE: &str = "https://governed-ledger.invalid/training/v1";
 
-/// What a code digest is over.
-const CODE_DIGEST_IS_OVER: &str = "sources, lock file, compiler version, target and features";
+/// What a code digest is over. That of an external loop is over the files that
+/// its owner named and nothing else: no compiler, no lock file, no package.
+const fn code_digest_is_over(profile: EvidenceProfile) -> &'static str {
+    match profile {
+        EvidenceProfile::Native => "sources, lock file, compiler version, target and features",
+        EvidenceProfile::ExternalLoop => "paths and contents of /external_loop/files",
+    }
+}
 
 /// The provenance of the selected candidate, and the key that signed it.
 ///
@@ -110,8 +116,9 @@ fn byproducts(evidence: &Evidence) -> Vec<Value> {
 /// The code, every file that the contract binds, and every shard of the data.
 fn dependencies(evidence: &Evidence, contract: &Value) -> Result<Vec<Value>, ExportError> {
     let code = &evidence.contract.contract.code;
+    let is_over = code_digest_is_over(evidence.contract.contract.ruleset.profile);
     let mut dependencies = vec![json!({
-        "annotations": {"digestIsOver": CODE_DIGEST_IS_OVER, "features": code.features},
+        "annotations": {"digestIsOver": is_over, "features": code.features},
         "digest": digest_set([&code.digest]),
         "name": format!("{} {}", code.package, code.version),
     })];
@@ -199,5 +206,13 @@ mod tests {
         let mut found = BTreeMap::new();
         find_bindings(&contract, "", &mut found);
         assert_eq!(found.keys().map(String::as_str).collect::<Vec<_>>(), ["/a~1b/card", "/list/1"]);
+    }
+
+    #[test]
+    fn the_code_of_an_external_loop_is_promised_to_be_its_named_files_and_no_more() {
+        let native = code_digest_is_over(EvidenceProfile::Native);
+        assert!(native.contains("lock file") && native.contains("compiler"), "{native}");
+        let external = code_digest_is_over(EvidenceProfile::ExternalLoop);
+        assert_eq!(external, "paths and contents of /external_loop/files");
     }
 }

@@ -144,8 +144,10 @@ impl Cosignatures {
         let mut rest = bytes;
         while !rest.is_empty() {
             let place = format!("{}, byte {}", path.display(), bytes.len() - rest.len());
+            // A last line without its end may be the beginning of a longer one.
+            let is_cut = |after: &[u8]| after.is_empty() && !rest.ends_with(b"\n");
             match Note::parse_prefix(rest) {
-                Ok((note, after)) => {
+                Ok((note, after)) if !is_cut(after) => {
                     self.take(&note, At::place(&place));
                     match after {
                         [] => return,
@@ -153,13 +155,14 @@ impl Cosignatures {
                         _ => return self.malformed(&place, &"no empty line after a note"),
                     }
                 }
-                Err(_) if self.origin.as_ref().is_some_and(|own| is_torn(rest, &own.origin)) => {
+                _ if self.origin.as_ref().is_some_and(|own| is_torn(rest, &own.origin)) => {
                     let at = At::place(&place);
                     let message =
                         "the file of cosigned heads ends within an append, as a power cut leaves it";
                     let expected = "a whole note, followed by one empty line";
                     return self.sink.incomplete(at, message, expected, format!("{} bytes", rest.len()));
                 }
+                Ok(_) => return self.malformed(&place, &"a last line without its end"),
                 Err(error) => return self.malformed(&place, &error),
             }
         }

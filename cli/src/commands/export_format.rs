@@ -102,7 +102,7 @@ pub(super) fn gather(arguments: &ExportArguments, ledger: &Path) -> Result<Evide
         since: None,
         threads: None,
     })?;
-    say(format!("Audited {}: {}.", ledger.display(), report.verdict.name()));
+    say(format!("Audited {}: {}.", ledger.display(), report.verdict_text()));
     if report.verdict != Verdict::Accepted {
         say(format!("hint: ledger audit {} says why", ledger.display()));
     }
@@ -127,6 +127,10 @@ fn refused(error: ExportError) -> Failure {
         }
         ExportError::NotAudited { .. } => "export when nothing else writes to the ledger",
         ExportError::Lacks { .. } => "`ledger audit` says what the run lacks",
+        ExportError::Exists { .. } => {
+            let hint = "where an earlier export was killed, remove what it left, and export again";
+            return Failure::from(error).with_hint(hint);
+        }
         _ => {
             let hint = "name a ledger that can be read, and a folder that can be written";
             return Failure::from(error).with_hint(hint);
@@ -142,8 +146,8 @@ fn show(
     paths: &[PathBuf],
     json: bool,
 ) -> Result<(), Failure> {
-    let verdict = evidence.report.verdict.name();
     if json {
+        let report = &evidence.report;
         let files: Vec<_> = documents
             .iter()
             .zip(paths)
@@ -151,7 +155,10 @@ fn show(
             .collect();
         return print_json(
             "export-format",
-            json!({"files": files, "format": format.name(), "run": evidence.contract.run, "verdict": verdict}),
+            json!({
+                "files": files, "format": format.name(), "profile": report.profile,
+                "run": evidence.contract.run, "verdict": report.verdict.name()
+            }),
         );
     }
     for (document, path) in documents.iter().zip(paths) {

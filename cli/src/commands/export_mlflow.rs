@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use exports::mlflow::{AttemptExport, MlflowError, MlflowExport, MlflowTarget, NotHeld, export};
+use schemas::report::Report;
 use serde_json::{Value, json};
 
 use super::export_format::gather;
@@ -24,7 +25,7 @@ pub(super) fn run(arguments: &ExportArguments, ledger: &Path) -> Result<u8, Fail
     let experiment = arguments.other.experiment.clone().unwrap_or_else(|| name.clone());
     let target = MlflowTarget { experiment, url };
     let exported = export(&evidence, &target).map_err(refused)?;
-    show(&exported, &target, evidence.report.verdict.name(), arguments.json)?;
+    show(&exported, &target, &evidence.report, arguments.json)?;
     Ok(0)
 }
 
@@ -37,6 +38,9 @@ fn refused(error: MlflowError) -> Failure {
         MlflowError::Url { .. } => {
             return Failure::new(error.to_string(), "name it as http://host:port");
         }
+        error if error.may_still_be_stored() => {
+            "wait until the server is idle, for it may still store what it was sent; then the same command goes on"
+        }
         _ => "what the server took stays there; the same command goes on from it",
     };
     match error {
@@ -45,7 +49,7 @@ fn refused(error: MlflowError) -> Failure {
     }
 }
 
-fn show(exported: &MlflowExport, target: &MlflowTarget, verdict: &str, json: bool) -> Result<(), Failure> {
+fn show(exported: &MlflowExport, target: &MlflowTarget, report: &Report, json: bool) -> Result<(), Failure> {
     let MlflowExport { attempts, experiment, experiment_created, not_held } = exported;
     if !not_held.is_empty() {
         say("What MLflow cannot hold of this ledger:");
@@ -63,7 +67,8 @@ fn show(exported: &MlflowExport, target: &MlflowTarget, verdict: &str, json: boo
             "export-mlflow",
             json!({
                 "attempts": attempts, "experiment": experiment, "experiment_created": experiment_created,
-                "experiment_name": target.experiment, "not_held": not_held, "verdict": verdict
+                "experiment_name": target.experiment, "not_held": not_held, "profile": report.profile,
+                "verdict": report.verdict.name()
             }),
         );
     }

@@ -25,6 +25,12 @@ pub(super) const ATTEMPT_TAG: &str = "governed_ledger.attempt";
 /// among them.
 pub(super) const NEXT_ENTRY_TAG: &str = "governed_ledger.next_entry";
 
+/// Tags that only the attempt which saved the selected candidate has.
+const SELECTION_TAGS: [&str; 2] = ["governed_ledger.selected_candidate", "governed_ledger.selected_model"];
+
+/// Value of such a tag where another candidate was selected since.
+const SUPERSEDED: &str = "superseded";
+
 /// Longest value of a param, in characters (`mlflow/utils/validation.py`).
 pub(super) const MAX_PARAM_CHARS: usize = 6000;
 
@@ -291,7 +297,6 @@ pub(super) fn tags(
     of_run: &[NotHeld],
 ) -> Result<BTreeMap<String, String>, ExportError> {
     let report = &evidence.report;
-    let verdict = report.verdict.name();
     let outcome = attempt.outcome.as_ref().map_or_else(|| Ok("no terminal entry".to_owned()), name_of)?;
     let mut tags: BTreeMap<String, String> = first_tags(evidence, attempt, extent);
     tags.remove(NEXT_ENTRY_TAG);
@@ -302,7 +307,7 @@ pub(super) fn tags(
     };
     put("format", "mlflow-export/1".to_owned());
     put("contract", evidence.contract.digest.to_string());
-    put("verdict", verdict.to_owned());
+    put("verdict", report.verdict.name().to_owned());
     put("verdict_tool", report.tool.clone());
     put("ruleset", report.ruleset.clone());
     put("profile", name_of(&evidence.contract.contract.ruleset.profile)?);
@@ -344,13 +349,27 @@ pub(super) fn tags(
     put("not_held_of_run", listed(of_run));
     let note = format!(
         "Attempt {} of the governed run {}, copied from its ledger. It ended: {outcome}. An audit of the ledger \
-         said: {verdict}. This page is a copy and no evidence: whoever may write to this server may change it. \
+         said: {}. This page is a copy and no evidence: whoever may write to this server may change it. \
          The evidence is the ledger, and `ledger audit` checks it. The tags governed_ledger.not_held and \
          governed_ledger.not_held_of_run list what MLflow has no place for.",
-        attempt.attempt, evidence.contract.run
+        attempt.attempt,
+        evidence.contract.run,
+        report.verdict_text()
     );
     tags.insert(NOTE_TAG.to_owned(), note);
     Ok(tags)
+}
+
+/// Tags of a selection that the server holds and the record no longer says of
+/// this attempt: a tag is not deleted, it gets a value that names no candidate.
+pub(super) fn outdated(
+    held: &BTreeMap<String, String>,
+    tags: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let is_outdated =
+        |key: &&str| !tags.contains_key(*key) && held.get(*key).is_some_and(|value| value != SUPERSEDED);
+    let keys = SELECTION_TAGS.into_iter().filter(is_outdated);
+    keys.map(|key| (key.to_owned(), SUPERSEDED.to_owned())).collect()
 }
 
 fn listed(all: &[NotHeld]) -> String {
@@ -382,6 +401,21 @@ mod tests {
             ("text", "adamw"),
         ];
         assert_eq!(leaves, expected.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    }
+
+    #[test]
+    fn a_selection_that_no_longer_counts_is_superseded_once() {
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let [candidate, model] = SELECTION_TAGS;
+        let held = map(&[(candidate, "candidate-1"), (model, "blake3:1"), ("governed_ledger.verdict", "x")]);
+        let gone = outdated(&held, &map(&[]));
+        assert_eq!(gone, map(&[(candidate, SUPERSEDED), (model, SUPERSEDED)]));
+        assert_eq!(outdated(&gone, &map(&[])), map(&[]), "a second export sends nothing");
+        let other = map(&[(candidate, "candidate-2"), (model, "blake3:2")]);
+        assert_eq!(outdated(&held, &other), map(&[]), "the new values are sent instead");
+        assert_eq!(outdated(&map(&[]), &map(&[])), map(&[]), "a run that had none gets none");
     }
 
     #[test]

@@ -4,7 +4,10 @@
 //! so that a second export changes nothing and one that broke off goes on: a
 //! request with points carries the tag that says how far they go, which the
 //! server stores last, and what was under way when the other end fell silent is
-//! looked up before it is sent again. Nothing is deleted and no param is changed;
+//! looked up before it is sent again. A server that stores such a request only
+//! after that look-up has its points twice ([`MlflowError::may_still_be_stored`]):
+//! MLflow keeps equal points apart and has no request that would be taken once.
+//! Nothing is deleted and no param is changed;
 //! where the server holds something else than the record, the export ends.
 //!
 //! What MLflow has no place for is in tags of each run and in the answer
@@ -159,6 +162,21 @@ pub enum MlflowError {
     Export(#[from] ExportError),
 }
 
+impl MlflowError {
+    /// Whether a server that was reached gave no answer in time, so that it may
+    /// still store what it was sent. An export that goes on before it has would
+    /// look too early for what is there, and send it again.
+    #[must_use]
+    pub fn may_still_be_stored(&self) -> bool {
+        let Self::Unreachable { source, .. } = self else { return false };
+        match source.as_ref() {
+            ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => false,
+            ureq::Error::Timeout(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// Brings every attempt to the server, or what it lacks of them.
 ///
 /// # Errors
@@ -223,12 +241,13 @@ impl One<'_> {
         };
         let num_params = self.send_params(&run)?;
         let num_points = self.send_points(&run, created)?;
-        let tags: BTreeMap<String, String> = self
+        let mut tags: BTreeMap<String, String> = self
             .tags
             .iter()
             .filter(|(key, value)| run.tags.get(*key) != Some(value))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
+        tags.extend(describe::outdated(&run.tags, &self.tags));
         // There are some thirty, below what one request may hold.
         if !tags.is_empty() {
             self.client.log_tags(&run.id, &tags)?;
@@ -353,5 +372,25 @@ impl One<'_> {
         let held: BTreeSet<_> = held.iter().map(Point::identity).collect();
         batch.retain(|point| !held.contains(&point.identity()));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_request_that_a_server_got_and_did_not_answer_may_still_be_stored() {
+        let lost = |source| MlflowError::Unreachable {
+            url: "http://127.0.0.1:5000".to_owned(),
+            source: Box::new(source),
+        };
+        for timeout in [ureq::Timeout::Global, ureq::Timeout::SendBody, ureq::Timeout::RecvResponse] {
+            assert!(lost(ureq::Error::Timeout(timeout)).may_still_be_stored(), "{timeout:?}");
+        }
+        assert!(!lost(ureq::Error::Timeout(ureq::Timeout::Connect)).may_still_be_stored());
+        assert!(!lost(ureq::Error::HostNotFound).may_still_be_stored());
+        let differs = MlflowError::Differs { run: "1".to_owned(), what: "a param".to_owned() };
+        assert!(!differs.may_still_be_stored());
     }
 }

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use ledger::keys::{KeyRing, Role};
 use ledger::recorder::{Record, Recorder};
 use loops::{Attempt, Evaluation, GroupStep, LoopError, LoopOptions, NamedTensor, Run, Step};
@@ -217,6 +219,30 @@ fn check_rejected(wrong: Wrong, codes: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// An export says under which profile the run was accepted, wherever it says that
+/// it was.
+fn check_exports(folder: &RunFolder) -> Result<()> {
+    let said = folder.ledger_command("export", &["--format", "ro-crate", "--json"]).expect_code(0);
+    said.expect_message(&["accepted (external-loop)"]);
+    assert_eq!(said.json()["profile"], "external-loop");
+    let crate_text = std::fs::read_to_string(folder.path().join("ro-crate-metadata.json"))?;
+    assert!(crate_text.contains("written: accepted (external-loop);"), "{crate_text}");
+    let _ = folder.ledger_command("export", &["--format", "mlperf", "--output", "log"]).expect_code(0);
+    let log = std::fs::read_to_string(folder.path().join("log/mlperf.log"))?;
+    let verdicts = log.lines().filter(|line| line.contains("\"verdict\":\"accepted\""));
+    let profiles: Vec<bool> = verdicts.map(|line| line.contains("\"profile\":\"external-loop\"")).collect();
+    assert_eq!(profiles, [true, true]);
+    // The signed provenance promises no compiler and no lock file.
+    let _ = folder.ledger_command("export", &["--format", "slsa", "--output", "slsa"]).expect_code(0);
+    let envelope = std::fs::read(folder.path().join("slsa/provenance.dsse.json"))?;
+    let envelope: Value = serde_json::from_slice(&envelope)?;
+    let statement: Value =
+        serde_json::from_slice(&STANDARD.decode(envelope["payload"].as_str().context("a payload")?)?)?;
+    let code = &statement["predicate"]["buildDefinition"]["resolvedDependencies"][0];
+    assert_eq!(code["annotations"]["digestIsOver"], "paths and contents of /external_loop/files", "{code}");
+    Ok(())
+}
+
 #[test]
 fn a_loop_that_vanished_and_resumed_is_accepted_under_its_own_name() -> Result<()> {
     let folder = frozen(&[])?;
@@ -239,6 +265,8 @@ fn a_loop_that_vanished_and_resumed_is_accepted_under_its_own_name() -> Result<(
     assert!(text.starts_with("accepted (external-loop): "), "{text}");
     assert!(text.contains("does not promise this:"), "{text}");
     assert!(text.contains("a loop of the owner's own"), "the nonclaim is shown: {text}");
+
+    check_exports(&folder)?;
 
     // A run that is over takes nothing more.
     let over = Run::open(options(&folder)).expect_err("the run is over");

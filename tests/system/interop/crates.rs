@@ -48,6 +48,18 @@ fn every_attempt_is_an_action_and_only_the_one_that_ended_well_is_completed() {
         let known = ["have an endTime", "SHOULD have a URL"].iter().any(|known| text.contains(known));
         assert!(known, "{text}");
     }
+    let metadata = std::fs::read(run.path().join(METADATA)).expect("the metadata");
+    let metadata: Value = serde_json::from_slice(&metadata).expect("JSON");
+    let graph = metadata["@graph"].as_array().expect("entities");
+    let entity = |id: &str| graph.iter().find(|entity| entity["@id"] == id).expect("it is there");
+    let verdict = entity("#verdict");
+    assert_eq!(verdict["value"], "accepted");
+    let profile = verdict["valueReference"]["@id"].as_str().expect("a reference");
+    assert_eq!(entity(profile)["value"], "native", "a verdict has its profile beside it");
+    let of_selected = |entity: &&Value| {
+        entity["description"].as_str().is_some_and(|text| text.ends_with("The selected candidate."))
+    };
+    assert_eq!(graph.iter().filter(of_selected).count(), 1);
     assert_eq!(run.report()["verdict"], "accepted", "a research object changes nothing of the run");
 }
 

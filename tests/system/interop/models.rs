@@ -116,4 +116,5 @@ fn the_validators_key_says_which_key_signed_the_model() {
         .expect_code(0)
         .json();
     assert_eq!((&json["verdict"], &json["format"]), (&Value::from("accepted"), &Value::from("slsa")));
+    assert_eq!(json["profile"], "native");
 }

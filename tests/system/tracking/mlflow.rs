@@ -131,6 +131,7 @@ fn every_attempt_is_a_run_of_mlflow_and_grows_with_the_ledger() {
     let _ = run.train().expect_code(128 + 9);
     let said = export(&run, &url, "grows").expect_code(0);
     assert_eq!(said.json()["verdict"], "incomplete");
+    assert_eq!(said.json()["profile"], "native");
     let first = runs(&server, "grows");
     assert_eq!(statuses(&first), ["KILLED"]);
     assert_eq!((tag(&first[0], "verdict"), tag(&first[0], "outcome")), ("incomplete", "no terminal entry"));

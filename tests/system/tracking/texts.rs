@@ -160,6 +160,11 @@ fn mlperf_lines_lack_nothing_but_a_benchmark_of_mlperf() {
         assert_eq!(line["metadata"]["step_num"], eval["step"]);
         assert_eq!(line["metadata"]["lineno"], eval["index"]);
     }
+    for key in ["submission_benchmark", "run_stop"] {
+        let line = lines.iter().find(|line| line["key"] == key).expect("it is there");
+        let said = (&line["metadata"]["verdict"], &line["metadata"]["profile"]);
+        assert_eq!(said, (&json!("accepted"), &json!("native")), "{key}");
+    }
     // Both attempts are told, and blocks are opened and closed in turns.
     let keys: Vec<&str> = lines.iter().filter_map(|line| line["key"].as_str()).collect();
     assert_eq!(keys.iter().filter(|key| **key == "ledger_attempt_start").count(), 2);

@@ -6,7 +6,7 @@ use super::super::problem::Problems;
 
 /// Members of a contract. A place that begins with another one is a spelling
 /// mistake, and would declare nothing.
-const MEMBERS: [&str; 43] = [
+const MEMBERS: [&str; 44] = [
     "architecture",
     "averages",
     "batch",
@@ -21,6 +21,7 @@ const MEMBERS: [&str; 43] = [
     "evaluation",
     "expected",
     "extensions",
+    "external_loop",
     "faults",
     "floors",
     "format",
