@@ -164,13 +164,17 @@ fn line_text(line: Option<u64>) -> String {
 /// # Errors
 /// When the ledger cannot be read, the folder exists, or a file cannot be written.
 pub fn export(ledger: &Path, folder: &Path) -> Result<ExportSummary, ExportError> {
-    let reader = Reader::open(ledger)?;
+    export_from(&Reader::open(ledger)?, folder)
+}
+
+/// The same of a ledger that is open: as it was when it was opened.
+pub(crate) fn export_from(reader: &Reader, folder: &Path) -> Result<ExportSummary, ExportError> {
     let (_, run) = reader.identity()?;
     std::fs::create_dir(folder).map_err(|source| match source.kind() {
         std::io::ErrorKind::AlreadyExists => ExportError::Exists { path: folder.to_owned() },
         _ => ExportError::Io { path: folder.to_owned(), source },
     })?;
-    let leaves = write_entries(&reader, &folder.join(ENTRIES))?;
+    let leaves = write_entries(reader, &folder.join(ENTRIES))?;
     let num_entries = leaves.len() as u64;
     let heads = reader.heads()?;
     let notes: String = heads.iter().map(|head| format!("{}\n", head.note)).collect();
@@ -203,8 +207,9 @@ pub fn export(ledger: &Path, folder: &Path) -> Result<ExportSummary, ExportError
     write_file(&folder.join("proofs.json"), &proofs)?;
     write_file(&folder.join("README.txt"), README.as_bytes())?;
     let newest = heads.last().map_or("", |head| head.note.as_str());
-    let head =
-        note::parse(newest).map_err(|source| ExportError::Head { path: ledger.to_owned(), source })?.head;
+    let head = note::parse(newest)
+        .map_err(|source| ExportError::Head { path: reader.path().to_owned(), source })?
+        .head;
     let (num_artifacts, num_heads) = (artifacts.len() as u64, heads.len() as u64);
     Ok(ExportSummary { head, num_artifacts, num_entries, num_heads, run })
 }

@@ -126,7 +126,7 @@ pub struct Reader {
     num_entries: u64,
     path: PathBuf,
     /// Removes the copy when the reader is dropped; after `connection`.
-    _snapshot: Snapshot,
+    snapshot: Snapshot,
 }
 
 impl Reader {
@@ -159,7 +159,7 @@ impl Reader {
             .query_row("SELECT coalesce(max(seq), -1) + 1 FROM entries", [], |row| row.get(0))
             .map_err(database)?;
         let num_entries = u64::try_from(num_entries).unwrap_or(0);
-        Ok(Self { connection, head_beside, num_entries, path: path.to_owned(), _snapshot: snapshot })
+        Ok(Self { connection, head_beside, num_entries, path: path.to_owned(), snapshot })
     }
 
     /// The ledger that was opened.
@@ -176,6 +176,11 @@ impl Reader {
 
     pub(crate) const fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// The copy that is read, for who wants the same moment as bytes.
+    pub(crate) const fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
     fn failed(&self, source: rusqlite::Error) -> ReadError {

@@ -32,6 +32,17 @@ pub const BUNDLE_SLACK_BYTES: u64 = 64 << 20;
 /// Largest member: what a ustar header can say, in octal digits.
 pub const MAX_BUNDLE_MEMBER_BYTES: u64 = 0o777_7777_7777;
 
+/// Parts of the deepest name, `run` among them: deeper than any checkpoint.
+pub const MAX_BUNDLE_NAME_PARTS: usize = 16;
+
+/// Folders that the names of a manifest may imply: more than its members, of
+/// which each has a digest, leave room for in an honest one.
+pub const MAX_BUNDLE_FOLDERS: usize = 1 << 16;
+
+/// What a file or a folder takes on a disk beside its bytes: one block. It counts
+/// for what a bundle unpacks to, so that many empty ones are no way to fill a disk.
+pub const BUNDLE_DISK_BLOCK_BYTES: u64 = 4096;
+
 /// Suffixes of the files beside a ledger that belong to it.
 pub const BESIDE_LEDGER: [&str; 5] =
     [".cosigned", ".handoff.dsse.json", ".head", ".report.dsse.json", ".val.dsse.json"];

@@ -11,12 +11,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use schemas::bundle::BESIDE_LEDGER;
+use schemas::bundle::{BESIDE_LEDGER, BUNDLE_RUN};
 use schemas::data::DataManifest;
 use schemas::digest::Digest;
 use serde_json::Value;
 
-use super::BundleError;
+use super::{BundleError, refuse_depth};
 use crate::lock::with_suffix;
 use crate::reader::Reader;
 
@@ -90,7 +90,7 @@ pub(super) fn named(reader: &Reader, contract: &Value) -> Result<RunFiles, Bundl
         let store = if store.contains("://") { WORKING_FOLDER } else { store.trim_end_matches('/') };
         if is_plain(store) && folder.join(store).is_dir() {
             refuse_links(folder, store)?;
-            found.walk(folder, store, 0)?;
+            found.walk(folder, store)?;
         }
     }
     Ok(found)
@@ -148,9 +148,6 @@ fn refuse_links(folder: &Path, relative: &str) -> Result<(), BundleError> {
     Ok(())
 }
 
-/// Deeper than any checkpoint; a folder is no way to use up the stack.
-const MAX_DEPTH: usize = 16;
-
 impl RunFiles {
     /// Adds a file that is there; what is missing the audit misses as well.
     fn add(
@@ -170,8 +167,10 @@ impl RunFiles {
         Ok(())
     }
 
-    /// Adds everything below a folder of checkpoints.
-    fn walk(&mut self, folder: &Path, relative: &str, depth: usize) -> Result<(), BundleError> {
+    /// Adds everything below a folder of checkpoints. A folder is no way to use up
+    /// the stack: it is no deeper than a name may be.
+    fn walk(&mut self, folder: &Path, relative: &str) -> Result<(), BundleError> {
+        refuse_depth(&format!("{BUNDLE_RUN}{relative}"))?;
         let path = folder.join(relative);
         let read = |source| BundleError::Read { path: path.clone(), source };
         let mut names = Vec::new();
@@ -188,8 +187,8 @@ impl RunFiles {
             let inner = format!("{relative}/{name}");
             let at = folder.join(&inner);
             let metadata = fs::symlink_metadata(&at).map_err(read)?;
-            if metadata.is_dir() && depth < MAX_DEPTH {
-                self.walk(folder, &inner, depth + 1)?;
+            if metadata.is_dir() {
+                self.walk(folder, &inner)?;
             } else if metadata.is_file() {
                 // Manifests are small, and say what is missing.
                 let reason = (name != "manifest.json").then_some(WITHOUT_CHECKPOINTS);
@@ -227,19 +226,32 @@ mod tests {
     }
 
     #[test]
+    fn folders_are_followed_as_deep_as_a_name_may_be() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let deepest = format!("c{}", "/d".repeat(schemas::bundle::MAX_BUNDLE_NAME_PARTS - 2));
+        fs::create_dir_all(folder.path().join(&deepest)).expect("folders");
+        let mut found = RunFiles::default();
+        found.walk(folder.path(), "c").expect("not too deep");
+        assert_eq!(found.empty, [deepest.as_str()]);
+        fs::create_dir(folder.path().join(format!("{deepest}/e"))).expect("a folder");
+        let refused = RunFiles::default().walk(folder.path(), "c").expect_err("too deep");
+        assert!(matches!(&refused, BundleError::TooDeep { name } if name.ends_with("/d/e")), "{refused}");
+    }
+
+    #[test]
     fn links_are_refused_and_empty_folders_are_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::create_dir_all(folder.path().join("c/one/empty")).expect("folders");
         fs::write(folder.path().join("c/one/manifest.json"), b"{}").expect("a file");
         fs::write(folder.path().join("c/one/model.bin"), b"x").expect("a file");
         let mut found = RunFiles::default();
-        found.walk(folder.path(), "c", 0).expect("plain");
+        found.walk(folder.path(), "c").expect("plain");
         let reasons: Vec<_> =
             found.files.iter().map(|(name, (_, reason))| (name.as_str(), *reason)).collect();
         assert_eq!(reasons, [("c/one/manifest.json", None), ("c/one/model.bin", Some(WITHOUT_CHECKPOINTS))]);
         assert_eq!(found.empty, ["c/one/empty"]);
         std::os::unix::fs::symlink("manifest.json", folder.path().join("c/one/link")).expect("a link");
-        let refused = RunFiles::default().walk(folder.path(), "c", 0).expect_err("a link");
+        let refused = RunFiles::default().walk(folder.path(), "c").expect_err("a link");
         assert!(matches!(refused, BundleError::NotPlain { .. }), "{refused}");
         let refused = RunFiles::default().add(folder.path(), "c/one/link", None).expect_err("a link");
         assert!(matches!(refused, BundleError::NotPlain { .. }), "{refused}");

@@ -10,14 +10,17 @@
 pub mod archive;
 mod files;
 mod plain;
+mod publish;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use schemas::bundle::{
-    BUNDLE_EXPORT, BUNDLE_MANIFEST, BUNDLE_RUN, BUNDLE_SLACK_BYTES, BundleManifest, BundleMember,
-    BundledHead, BundledLedger, LedgerForm, LeftOut, MAX_BUNDLE_MANIFEST_BYTES, MAX_BUNDLE_RATIO,
+    BUNDLE_DISK_BLOCK_BYTES, BUNDLE_EXPORT, BUNDLE_MANIFEST, BUNDLE_RUN, BUNDLE_SLACK_BYTES, BundleManifest,
+    BundleMember, BundledHead, BundledLedger, LedgerForm, LeftOut, MAX_BUNDLE_FOLDERS,
+    MAX_BUNDLE_MANIFEST_BYTES, MAX_BUNDLE_NAME_PARTS, MAX_BUNDLE_RATIO,
 };
 use schemas::digest::{Digest, encode_hex};
 use schemas::entry::LedgerKind;
@@ -25,11 +28,11 @@ use schemas::entry::LedgerKind;
 use self::archive::Source;
 use self::files::{WITHOUT_CHECKPOINTS, WITHOUT_DATA};
 use crate::canonical::{self, CanonicalError};
-use crate::export::export;
+use crate::export::{ExportError, export_from};
 use crate::head_file;
 use crate::lock::with_suffix;
 use crate::note;
-use crate::reader::Reader;
+use crate::reader::{ReadError, Reader};
 use crate::snapshot::{Snapshot, SnapshotError};
 
 /// What to bundle.
@@ -109,6 +112,24 @@ pub enum BundleError {
         /// Where it is.
         path: PathBuf,
     },
+    /// A name in too many folders.
+    #[error(
+        "{name} has more than the {MAX_BUNDLE_NAME_PARTS} parts that a name in a bundle may have; hint: the files \
+         of a run do not lie that deep: move away what is none of its"
+    )]
+    TooDeep {
+        /// Name in the archive.
+        name: String,
+    },
+    /// Names that imply more folders than a reader takes.
+    #[error(
+        "the files lie in {num_folders} folders, and a reader takes {MAX_BUNDLE_FOLDERS}; hint: move away what in \
+         the folder of checkpoints is none of the run's"
+    )]
+    TooManyFolders {
+        /// Folders.
+        num_folders: usize,
+    },
     /// A name or size beyond the archive's form.
     #[error(
         "{name}, {num_bytes} bytes: a member has at most {} bytes and a name of at most 255, with a slash in \
@@ -179,6 +200,12 @@ pub enum BundleError {
     /// The ledger could not be copied.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// The copy of the ledger could not be read, for no reason in the ledger.
+    #[error("the copy of the ledger cannot be read; hint: make room in TMPDIR, and try again")]
+    Copy {
+        /// Why.
+        source: Box<ReadError>,
+    },
     /// The manifest has no canonical form.
     #[error("the manifest cannot be written")]
     Canonical(#[from] CanonicalError),
@@ -203,7 +230,14 @@ pub fn bundle(
     let file = file_name(ledger)?;
     let beside = files::copy_beside(ledger, &request.scratch)?;
     // A file that is no database, or that the reader refuses, is bundled as it is.
-    let reader = Reader::open(ledger).ok();
+    // What is read of one that is comes from the reader's copy alone: a trainer may
+    // go on meanwhile.
+    let reader = match Reader::open(ledger) {
+        Ok(reader) => Some(reader),
+        Err(ReadError::Snapshot(error)) => return Err(error.into()),
+        Err(error) if is_of_the_machine(&error) => return Err(BundleError::Copy { source: Box::new(error) }),
+        Err(_) => None,
+    };
     if let Some((kind, _)) = reader.as_ref().and_then(|reader| reader.identity().ok())
         && kind != LedgerKind::Run
     {
@@ -254,7 +288,7 @@ pub fn bundle(
     Ok(summary)
 }
 
-/// Writes the archive under another name, and links it to its own.
+/// Writes the archive under another name, and gives it its own.
 fn pack(
     request: &BundleRequest,
     manifest: BundleManifest,
@@ -265,6 +299,10 @@ fn pack(
     if bytes.len() as u64 > MAX_BUNDLE_MANIFEST_BYTES {
         return Err(BundleError::Manifest { num_members: sources.len() });
     }
+    let num_folders = num_folders(&manifest);
+    if num_folders > MAX_BUNDLE_FOLDERS {
+        return Err(BundleError::TooManyFolders { num_folders });
+    }
     let num_unpacked_bytes = archive::unpacked_bytes(bytes.len() as u64, sources);
     refuse_small_disk(&request.scratch, num_unpacked_bytes)?;
     let target = request.scratch.join("bundle.tar.zst");
@@ -272,18 +310,17 @@ fn pack(
     let num_bytes = archive::write(&target, (BUNDLE_MANIFEST, &bytes), sources, &mut |done| {
         progress(BundleProgress { phase: "packing", done, total });
     })?;
-    if num_unpacked_bytes > num_bytes.saturating_mul(MAX_BUNDLE_RATIO).saturating_add(BUNDLE_SLACK_BYTES) {
+    // A reader counts a block for each file and folder as well.
+    let num_blocks = num_folders.saturating_add(sources.len()) as u64;
+    let num_on_disk = num_unpacked_bytes.saturating_add(num_blocks.saturating_mul(BUNDLE_DISK_BLOCK_BYTES));
+    if num_on_disk > num_bytes.saturating_mul(MAX_BUNDLE_RATIO).saturating_add(BUNDLE_SLACK_BYTES) {
         return Err(BundleError::TooDense { num_unpacked_bytes, num_bytes });
     }
-    // A hard link fails where the name exists, which a rename would replace.
     let output = &request.output;
-    match fs::hard_link(&target, output) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(BundleError::Exists { path: output.clone() });
-        }
-        Err(source) => return Err(BundleError::Write { path: output.clone(), source }),
-    }
+    publish::publish(&target, output).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => BundleError::Exists { path: output.clone() },
+        _ => BundleError::Write { path: output.clone(), source },
+    })?;
     head_file::sync_folder(output).map_err(|source| BundleError::Write { path: output.clone(), source })?;
     Ok(BundleSummary { manifest, num_bytes, num_unpacked_bytes })
 }
@@ -306,6 +343,38 @@ fn newest_head(reader: &Reader) -> Option<BundledHead> {
     Some(BundledHead { origin: head.origin, root: encode_hex(&head.root), size: head.size })
 }
 
+/// Folders that the names of a manifest imply, as its reader counts them.
+fn num_folders(manifest: &BundleManifest) -> usize {
+    let mut folders: BTreeSet<&str> = manifest.folders.iter().map(String::as_str).collect();
+    let members = manifest.members.iter().map(|member| &member.name);
+    let left_out = manifest.left_out.iter().map(|file| &file.name);
+    for name in members.chain(left_out).chain(&manifest.folders) {
+        folders.extend(name.match_indices('/').map(|(at, _)| &name[..at]));
+    }
+    folders.len()
+}
+
+/// No name goes deeper than a reader takes.
+fn refuse_depth(name: &str) -> Result<(), BundleError> {
+    if name.split('/').count() > MAX_BUNDLE_NAME_PARTS {
+        return Err(BundleError::TooDeep { name: name.to_owned() });
+    }
+    Ok(())
+}
+
+/// Whether reading failed because of disk or memory, and not of what is read.
+fn is_of_the_machine(error: &ReadError) -> bool {
+    use rusqlite::ErrorCode;
+    let ReadError::Database { source, .. } = error else { return false };
+    let Some(error) = source.sqlite_error() else { return false };
+    match error.code {
+        ErrorCode::DiskFull | ErrorCode::OutOfMemory => true,
+        // A file that is too short is one that was cut.
+        ErrorCode::SystemIoFailure => error.extended_code != rusqlite::ffi::SQLITE_IOERR_SHORT_READ,
+        _ => false,
+    }
+}
+
 fn refuse_small_disk(folder: &Path, num_needed: u64) -> Result<(), BundleError> {
     // Where the system does not say, writing will.
     let Ok(found) = rustix::fs::statvfs(folder) else { return Ok(()) };
@@ -325,8 +394,9 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The ledger itself: an export where it gives the same rows again, else the
-    /// database with its log.
+    /// The ledger itself, as the reader has it: an export where it gives the same
+    /// rows again, else the database with its log. The snapshot is there where no
+    /// reader has one.
     fn ledger(
         &mut self,
         request: &BundleRequest,
@@ -334,23 +404,31 @@ impl Parts<'_> {
         file: &str,
     ) -> Result<(LedgerForm, Option<Snapshot>), BundleError> {
         let folder = request.scratch.join("export");
-        if reader.is_some_and(plain::is_plain) && export(&request.ledger, &folder).is_ok() {
+        let failed = |source| BundleError::Copy { source: Box::new(source) };
+        if let Some(reader) = reader
+            && plain::is_plain(reader).map_err(failed)?
+            && exported(reader, &folder)?
+        {
             fit_head_beside(request, &folder)?;
             self.add_folder(&folder, BUNDLE_EXPORT)?;
             return Ok((LedgerForm::Export, None));
         }
-        let snapshot = Snapshot::take(&request.ledger)?;
+        let own = if reader.is_some() { None } else { Some(Snapshot::take(&request.ledger)?) };
+        let Some(snapshot) = reader.map(Reader::snapshot).or(own.as_ref()) else {
+            return Err(BundleError::Missing { path: request.ledger.clone() });
+        };
         let database = snapshot.database();
         self.add(&format!("{BUNDLE_RUN}{file}"), &database)?;
+        // A reader of a copy without a log may leave an empty one, which says nothing.
         let log = with_suffix(&database, "-wal");
-        if log.exists() {
+        if log.metadata().is_ok_and(|metadata| metadata.len() > 0) {
             self.add(&format!("{BUNDLE_RUN}{file}-wal"), &log)?;
         }
         let journal = with_suffix(&request.ledger, "-journal");
         if journal.is_file() {
             self.add(&format!("{BUNDLE_RUN}{file}-journal"), &journal)?;
         }
-        Ok((LedgerForm::Database, Some(snapshot)))
+        Ok((LedgerForm::Database, own))
     }
 
     fn add_folder(&mut self, folder: &Path, prefix: &str) -> Result<(), BundleError> {
@@ -384,6 +462,7 @@ impl Parts<'_> {
         if !is_printable(name) {
             return Err(BundleError::NotPlain { path: path.to_owned() });
         }
+        refuse_depth(name)?;
         let mut file = File::open(path).map_err(read)?;
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; 1 << 17];
@@ -403,6 +482,20 @@ impl Parts<'_> {
             return Err(BundleError::DoesNotFit { name: name.to_owned(), num_bytes });
         }
         Ok((Digest::blake3(*hasher.finalize().as_bytes()), num_bytes))
+    }
+}
+
+/// Exports a ledger; `false` where something in it has no export. That a disk is
+/// full is no reason for another form.
+fn exported(reader: &Reader, folder: &Path) -> Result<bool, BundleError> {
+    match export_from(reader, folder) {
+        Ok(_) => Ok(true),
+        Err(ExportError::Io { path, source }) => Err(BundleError::Write { path, source }),
+        Err(ExportError::Exists { path }) => Err(BundleError::Exists { path }),
+        Err(ExportError::Read(error)) if is_of_the_machine(&error) => {
+            Err(BundleError::Copy { source: Box::new(error) })
+        }
+        Err(ExportError::Read(_) | ExportError::Content { .. } | ExportError::Head { .. }) => Ok(false),
     }
 }
 

@@ -11,6 +11,7 @@ use schemas::digest::decode_hex;
 use schemas::{SQLITE_APPLICATION_ID, SQLITE_LAYOUT_VERSION};
 use serde::Deserialize;
 
+use super::is_of_the_machine;
 use crate::head_file::split_notes;
 use crate::lock::with_suffix;
 use crate::note;
@@ -27,17 +28,26 @@ struct Keyed {
     idem: String,
 }
 
-/// Whether everything in a ledger follows from its export.
-pub(super) fn is_plain(reader: &Reader) -> bool {
+/// Whether everything in a ledger follows from its export. What cannot be read of
+/// it does not; that there is no room or memory to read it is an error.
+pub(super) fn is_plain(reader: &Reader) -> Result<bool, ReadError> {
     let path = reader.path();
     // An audit says that it does not read one.
     if with_suffix(path, "-journal").exists() {
-        return false;
+        return Ok(false);
     }
-    has_layout(reader.connection()).unwrap_or(false)
-        && has_plain_rows(reader.connection()).unwrap_or(false)
-        && has_plain_heads(reader).unwrap_or(false)
-        && has_plain_artifacts(reader).unwrap_or(false)
+    let database = |source| ReadError::Database { path: path.to_owned(), source };
+    Ok(settled(has_layout(reader.connection()).map_err(database))?
+        && settled(has_plain_rows(reader.connection()).map_err(database))?
+        && settled(has_plain_heads(reader))?
+        && settled(has_plain_artifacts(reader))?)
+}
+
+fn settled(checked: Result<bool, ReadError>) -> Result<bool, ReadError> {
+    match checked {
+        Err(error) if !is_of_the_machine(&error) => Ok(false),
+        checked => checked,
+    }
 }
 
 fn has_layout(connection: &Connection) -> rusqlite::Result<bool> {

@@ -4,6 +4,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use schemas::bundle::{MAX_BUNDLE_FOLDERS, MAX_BUNDLE_NAME_PARTS};
+
 use crate::error::AuditError;
 
 /// What is wrong with a bundle's form. Nothing of such a bundle is audited.
@@ -19,6 +21,12 @@ pub enum Refusal {
     /// A name of other characters than printable ASCII, or with a backslash.
     #[error("name: it has a backslash or another character than printable ASCII, or is empty or too long")]
     Name,
+    /// A name in too many folders.
+    #[error("depth: the name has more than {MAX_BUNDLE_NAME_PARTS} parts")]
+    Depth,
+    /// Names that imply too many folders.
+    #[error("folder-count: the names imply more than {MAX_BUNDLE_FOLDERS} folders")]
+    FolderCount,
     /// A hard or a symbolic link.
     #[error("link: a bundle holds files alone")]
     Link,
@@ -70,7 +78,7 @@ pub enum Refusal {
     Bomb {
         /// Bytes of the file.
         packed: u64,
-        /// Bytes that its manifest names.
+        /// Bytes that its manifest names, with a block for each file and folder.
         unpacked: u64,
     },
     /// The file ends too early.

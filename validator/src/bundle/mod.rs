@@ -10,6 +10,7 @@
 
 mod archive;
 mod error;
+mod find;
 mod names;
 mod rebuild;
 #[cfg(test)]
@@ -22,7 +23,8 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use schemas::bundle::{
-    BUNDLE_EXPORT, BUNDLE_RUN, BUNDLE_SLACK_BYTES, BundleManifest, LedgerForm, MAX_BUNDLE_RATIO,
+    BUNDLE_DISK_BLOCK_BYTES, BUNDLE_EXPORT, BUNDLE_RUN, BUNDLE_SLACK_BYTES, BundleManifest, LedgerForm,
+    MAX_BUNDLE_RATIO,
 };
 use schemas::digest::encode_hex;
 use schemas::report::Report;
@@ -42,6 +44,10 @@ const FRAME_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// First bytes of a SQLite file.
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// Largest last head of a head file: what a writer looks at for it, room for two
+/// of the longest notes, and its newlines.
+const MAX_HEAD_BESIDE_BYTES: u64 = (2 << 16) + 4;
 
 /// Whether a file is a bundle and no ledger, by its first bytes.
 ///
@@ -116,8 +122,8 @@ pub fn unpack(
     let frame = Frame::open(io::BufReader::with_capacity(1 << 17, file));
     let mut members = Members::new(frame.map_err(|fault| place.failed(("its beginning".to_owned(), fault)))?);
     let manifest = members.manifest().map_err(|failed| place.failed(failed))?;
-    names::check(&manifest).map_err(|(name, refusal)| place.refused(&name, refusal))?;
-    check_size(&manifest, packed, scratch, &place)?;
+    let num_folders = names::check(&manifest).map_err(|(name, refusal)| place.refused(&name, refusal))?;
+    check_size(&manifest, num_folders, packed, scratch, &place)?;
     let total = manifest.members.iter().map(|member| member.num_bytes).sum();
     let mut done = 0;
     for (at, member) in manifest.members.iter().enumerate() {
@@ -166,14 +172,17 @@ fn is_ledger(manifest: &BundleManifest, name: &str) -> bool {
 /// Limits come from the manifest, and the manifest's from the file's size.
 fn check_size(
     manifest: &BundleManifest,
+    num_folders: usize,
     packed: u64,
     scratch: &Path,
     place: &Place<'_>,
 ) -> Result<(), BundleError> {
     let block = BLOCK_BYTES as u64;
     let padded = |num_bytes: u64| num_bytes.div_ceil(block).saturating_mul(block).saturating_add(block);
+    let num_blocks = num_folders.saturating_add(manifest.members.len()) as u64;
+    let blocks = num_blocks.saturating_mul(BUNDLE_DISK_BLOCK_BYTES);
     let unpacked =
-        manifest.members.iter().fold(0u64, |sum, member| sum.saturating_add(padded(member.num_bytes)));
+        manifest.members.iter().fold(blocks, |sum, member| sum.saturating_add(padded(member.num_bytes)));
     if unpacked > packed.saturating_mul(MAX_BUNDLE_RATIO).saturating_add(BUNDLE_SLACK_BYTES) {
         return Err(place.refused("manifest.json", Refusal::Bomb { packed, unpacked }));
     }
@@ -253,17 +262,25 @@ impl Unpacked {
 
     /// The last head of the head file is told twice: there, and in the export.
     fn check_head_beside(&self, export: &Path, place: &Place<'_>) -> Result<(), BundleError> {
-        let limit = crate::heads::MAX_HEAD_FILE_BYTES;
-        let Some(beside) = read_document(&export.join("head-beside.txt"), limit)? else { return Ok(()) };
-        let file = self.folder().join(format!("{}.head", self.manifest.ledger.file));
-        let held = read_document(&file, limit)?.unwrap_or_default();
-        // A torn note may follow it, as a power cut leaves one.
-        let note = beside.trim_ascii_end();
-        if !note.is_empty() && held.windows(note.len()).any(|window| window == note) {
+        let refused = |what: &str| {
+            Err(place.refused("export/head-beside.txt", Refusal::SecondSubject(what.to_owned())))
+        };
+        let path = export.join("head-beside.txt");
+        if !path.exists() {
             return Ok(());
         }
-        let what = "it is no head of the head file".to_owned();
-        Err(place.refused("export/head-beside.txt", Refusal::SecondSubject(what)))
+        let Some(beside) = read_document(&path, MAX_HEAD_BESIDE_BYTES)? else {
+            return refused("it is longer than a head is");
+        };
+        let file = self.folder().join(format!("{}.head", self.manifest.ledger.file));
+        let held = read_document(&file, crate::heads::MAX_HEAD_FILE_BYTES)?.unwrap_or_default();
+        // A torn note may follow it, as a power cut leaves one. Whether it is a note
+        // at all is not asked here: that the file is damaged is for the audit to find.
+        let note = beside.trim_ascii_end();
+        if !note.is_empty() && find::contains(&held, note) {
+            return Ok(());
+        }
+        refused("it is no head of the head file")
     }
 
     /// The newest head of the ledger, where it can be read.

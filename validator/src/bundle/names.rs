@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use schemas::bundle::{
     BESIDE_LEDGER, BUNDLE_EXPORT, BUNDLE_MANIFEST, BUNDLE_RUN, BundleManifest, LedgerForm,
+    MAX_BUNDLE_FOLDERS, MAX_BUNDLE_NAME_PARTS,
 };
 use schemas::digest::decode_hex;
 
@@ -38,11 +39,15 @@ pub(super) fn check_name(name: &str) -> Result<(), Refusal> {
     if name.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return Err(Refusal::PathTraversal);
     }
+    if name.split('/').count() > MAX_BUNDLE_NAME_PARTS {
+        return Err(Refusal::Depth);
+    }
     Ok(())
 }
 
-/// Checks every name of a manifest, alone and beside the others.
-pub(super) fn check(manifest: &BundleManifest) -> Result<(), Refused> {
+/// Checks every name of a manifest, alone and beside the others. Returns how many
+/// folders the names imply.
+pub(super) fn check(manifest: &BundleManifest) -> Result<usize, Refused> {
     let members: Vec<&str> = manifest.members.iter().map(|member| member.name.as_str()).collect();
     let left_out: Vec<&str> = manifest.left_out.iter().map(|file| file.name.as_str()).collect();
     let folders: Vec<&str> = manifest.folders.iter().map(String::as_str).collect();
@@ -69,40 +74,63 @@ pub(super) fn check(manifest: &BundleManifest) -> Result<(), Refused> {
     if let Some(name) = run_only {
         return Err(((*name).to_owned(), Refusal::Unlisted));
     }
-    check_together(members.iter().chain(&left_out).copied(), &folders)?;
-    check_subject(manifest, &members, &left_out)
+    let num_folders = check_together(members.iter().chain(&left_out).copied(), &folders)?;
+    check_subject(manifest, &members, &left_out)?;
+    Ok(num_folders)
 }
 
 /// No two names, or folders on their way, are one to a file system that folds
-/// case, and no file is a folder.
-fn check_together<'a>(files: impl Iterator<Item = &'a str>, folders: &[&'a str]) -> Result<(), Refused> {
-    // By the folded path: the path, and whether it is a file.
-    let mut known: BTreeMap<String, (&str, bool)> = BTreeMap::new();
-    let mut add =
-        |path: &'a str, is_file: bool| match known.insert(path.to_ascii_lowercase(), (path, is_file)) {
+/// case, no file is a folder, and there are not too many folders; returns how many.
+fn check_together<'a>(files: impl Iterator<Item = &'a str>, folders: &[&'a str]) -> Result<usize, Refused> {
+    let mut known = Known::default();
+    for name in files {
+        known.add_name(name, true)?;
+    }
+    for folder in folders {
+        known.add_name(folder, false)?;
+    }
+    Ok(known.num_folders)
+}
+
+/// Names so far, and the folders on their way.
+#[derive(Default)]
+struct Known<'a> {
+    /// By the folded path: the path, and whether it is a file.
+    by_folded: BTreeMap<String, (&'a str, bool)>,
+    num_folders: usize,
+    previous: &'a str,
+}
+
+impl<'a> Known<'a> {
+    /// Adds a name and the folders on its way. Those that it shares with the name
+    /// before it, as most do in ascending order, are there already.
+    fn add_name(&mut self, name: &'a str, is_file: bool) -> Result<(), Refused> {
+        let previous = std::mem::replace(&mut self.previous, name);
+        let num_shared = name.bytes().zip(previous.bytes()).take_while(|(a, b)| a == b).count();
+        for (at, _) in name.match_indices('/').filter(|(at, _)| *at >= num_shared) {
+            self.add(&name[..at], false)?;
+        }
+        self.add(name, is_file)
+    }
+
+    fn add(&mut self, path: &'a str, is_file: bool) -> Result<(), Refused> {
+        match self.by_folded.insert(path.to_ascii_lowercase(), (path, is_file)) {
             Some((other, was_file)) if other != path || is_file || was_file => {
                 let refusal = if other == path && is_file && was_file {
                     Refusal::Duplicate
                 } else {
                     Refusal::Case(other.to_owned())
                 };
-                Err((path.to_owned(), refusal))
+                return Err((path.to_owned(), refusal));
             }
-            _ => Ok(()),
-        };
-    for name in files {
-        for (at, _) in name.match_indices('/') {
-            add(&name[..at], false)?;
+            None if !is_file => self.num_folders += 1,
+            _ => {}
         }
-        add(name, true)?;
-    }
-    for folder in folders {
-        for (at, _) in folder.match_indices('/') {
-            add(&folder[..at], false)?;
+        if self.num_folders > MAX_BUNDLE_FOLDERS {
+            return Err((path.to_owned(), Refusal::FolderCount));
         }
-        add(folder, false)?;
+        Ok(())
     }
-    Ok(())
 }
 
 /// One ledger, in one form, and nothing of another one.

@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-use schemas::bundle::{BundleManifest, BundleMember, BundledHead, BundledLedger, LedgerForm, LeftOut};
+use schemas::bundle::{
+    BundleManifest, BundleMember, BundledHead, BundledLedger, LedgerForm, LeftOut, MAX_BUNDLE_FOLDERS,
+};
 use schemas::digest::{Digest, encode_hex};
 use schemas::report::{RuleStatus, Verdict};
 
@@ -258,6 +260,7 @@ fn names_that_leave_the_folder_are_refused_in_manifest_and_header() {
         ("run/a\nb", "name"),
         ("other/x", "unlisted"),
         ("manifest.json", "duplicate"),
+        ("run/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a", "depth"),
     ] {
         let mut made = Made::small();
         made.add(name, b"x");
@@ -426,6 +429,27 @@ fn a_bomb_is_refused_before_it_is_unpacked() {
 }
 
 #[test]
+fn folders_are_counted_before_one_is_made() {
+    let mut made = Made::small();
+    made.add("run/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a", b"as deep as a name may be");
+    assert!(unpacked(&compressed(&made.archive())).1.is_ok());
+    let mut made = Made::small();
+    made.manifest.folders = (0..MAX_BUNDLE_FOLDERS).map(|number| format!("run/{number:05}")).collect();
+    let (folder, result) = unpacked(&compressed(&made.archive()));
+    let error = result.expect_err("two more than there may be").to_string();
+    assert!(error.contains("run/65534: folder-count: "), "{error}");
+    assert!(!folder.path().join("scratch/run").exists());
+    // A block for each file and folder counts, so that empty ones are no way around.
+    let manifest = Made::small().manifest;
+    let size = |num_folders| {
+        check_size(&manifest, num_folders, 0, folder.path(), &Place { bundle: Path::new("b.tar.zst") })
+    };
+    assert!(size(2).is_ok());
+    let error = size(1 << 14).expect_err("more than the slack");
+    assert!(matches!(error, BundleError::Refused { refusal: Refusal::Bomb { .. }, .. }), "{error}");
+}
+
+#[test]
 fn a_file_that_was_cut_or_goes_on_is_refused() {
     let whole = compressed(&Made::small().archive());
     assert!(unpacked(&whole).1.is_ok());
@@ -467,8 +491,10 @@ fn a_second_subject_is_refused() {
     let mut made = honest();
     made.add("run/run.db", b"x");
     second(&made, "run/run.db");
+    let too_long = [b'x'; (1 << 17) + 5];
     for (name, bytes) in [
-        ("export/contract.json", b"{}".as_slice()),
+        ("export/head-beside.txt", too_long.as_slice()),
+        ("export/contract.json", b"{}"),
         ("export/proofs.json", br#"{"num_entries":1,"root":"00"}"#),
         ("export/head-beside.txt", b"another head\n"),
     ] {
@@ -476,6 +502,10 @@ fn a_second_subject_is_refused() {
         made.add(name, bytes);
         second(&made, name);
     }
+    let head = fs::read(run.path().with_extension("db.head")).expect("a head file");
+    let mut made = honest();
+    made.add("export/head-beside.txt", &head);
+    assert!(unpacked(&compressed(&made.archive())).1.is_ok(), "what the head file ends with");
     let newest = Note::parse(run.notes.last().expect("a head").1.as_bytes()).expect("a note");
     let head = |origin: &str, size: u64| {
         Some(BundledHead { origin: origin.to_owned(), root: encode_hex(&newest.root), size })
