@@ -144,16 +144,12 @@ impl Cosignatures {
         let mut rest = bytes;
         while !rest.is_empty() {
             let place = format!("{}, byte {}", path.display(), bytes.len() - rest.len());
-            // A last line without its end may be the beginning of a longer one.
-            let is_cut = |after: &[u8]| after.is_empty() && !rest.ends_with(b"\n");
             match Note::parse_prefix(rest) {
-                Ok((note, after)) if !is_cut(after) => {
+                // A last line without its end may be the beginning of a longer one.
+                Ok((note, [])) if rest.ends_with(b"\n") => return self.take(&note, At::place(&place)),
+                Ok((note, [b'\n', after @ ..])) => {
                     self.take(&note, At::place(&place));
-                    match after {
-                        [] => return,
-                        [b'\n', after @ ..] => rest = after,
-                        _ => return self.malformed(&place, &"no empty line after a note"),
-                    }
+                    rest = after;
                 }
                 _ if self.origin.as_ref().is_some_and(|own| is_torn(rest, &own.origin)) => {
                     let at = At::place(&place);
@@ -162,7 +158,7 @@ impl Cosignatures {
                     let expected = "a whole note, followed by one empty line";
                     return self.sink.incomplete(at, message, expected, format!("{} bytes", rest.len()));
                 }
-                Ok(_) => return self.malformed(&place, &"a last line without its end"),
+                Ok(_) => return self.malformed(&place, &"no empty line after a note"),
                 Err(error) => return self.malformed(&place, &error),
             }
         }

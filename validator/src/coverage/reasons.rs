@@ -80,6 +80,7 @@ static REASONS: &[(&str, &str)] = &[
     ("/retention/custodian", WORDS),
     ("/retention/days", DAYS),
     ("/selection/tie", ONE_VALUE),
+    ("/state_tree/scheme", ONE_VALUE),
     ("/update/card/path", STORED),
 ];
 

@@ -128,6 +128,13 @@ struct Absence {
     index: usize,
 }
 
+impl Absence {
+    /// Names of types live as long as the program, so one place is one name.
+    fn is(self, other: Self) -> bool {
+        self.index == other.index && (std::ptr::eq(self.of, other.of) || self.of == other.of)
+    }
+}
+
 /// What was found before: spellings of floats, lists of fields, members that are
 /// left out, and where the kind was.
 struct Memory {
@@ -153,17 +160,19 @@ impl Memory {
         }
     }
 
-    const fn slot(absence: Absence) -> usize {
-        (absence.of.len() + absence.index) % Self::NUM_ABSENCES
-    }
-
     /// Whether its type was seen to leave the member out.
     fn is_form(&self, absence: Absence) -> bool {
-        self.absences[Self::slot(absence)] == Some(absence)
+        // The few that there are stand at the beginning.
+        self.absences.iter().map_while(Option::as_ref).any(|known| known.is(absence))
     }
 
+    /// Where there is no room for another one, it is found anew each time.
     fn note_form(&mut self, absence: Absence) {
-        self.absences[Self::slot(absence)] = Some(absence);
+        if !self.is_form(absence)
+            && let Some(free) = self.absences.iter_mut().find(|slot| slot.is_none())
+        {
+            *free = Some(absence);
+        }
     }
 
     /// Whether fields are declared in the order that their keys must have, so
