@@ -1,6 +1,5 @@
 //! The candidate's files are another's, or lie elsewhere.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -15,9 +14,6 @@ use super::{Attacked, Kept, at, candidate_folder, hand_off, handed_off, keys};
 
 /// The model of a checkpoint.
 const MODEL: &str = "model.safetensors";
-
-/// Bytes of the length of a safetensors file's header, before it.
-const HEADER_BYTES: usize = 8;
 
 pub(super) fn swapped() -> Result<Attacked> {
     let run = handed_off()?;
@@ -154,25 +150,13 @@ fn recorded(run: &RunFolder) -> Result<()> {
     ensure!(state["best_step"] == step, "an older candidate is the best");
     state["best_value"] = measured["value"].clone();
     put_shard(&mut forgery, &folder, ("selection_state", path), &entry_json(&state)?)?;
-    let norms = parameter_norms(run, &weights)?;
-    let mut before: BTreeMap<String, f64> = BTreeMap::new();
     for entry in &mut forgery.entries {
         let is_of_step = entry["step"] == step;
         match entry["kind"].as_str() {
-            Some("step") if !is_of_step => {
-                for update in at(entry, "/body/det/updates")?.as_array().context("updates")? {
-                    let group = update["group"].as_str().context("a group")?.to_owned();
-                    before.insert(group, update["parameter_norm"].as_f64().context("its norm")?);
-                }
-            }
-            Some("step") if is_of_step => {
+            // Norms would tell of other weights; a run may take none, if it never does.
+            Some("step") => {
                 for update in at(entry, "/body/det/updates")?.as_array_mut().context("updates")? {
-                    let group = update["group"].as_str().context("a group")?.to_owned();
-                    let norm = norms.get(&group).context("its norm")?;
-                    // A change that could have led there.
-                    let change = (norm - before.get(&group).context("the norm before")?).abs();
-                    update["parameter_norm"] = json!(norm);
-                    update["update_norm"] = json!(2.0 * change);
+                    (update["parameter_norm"], update["update_norm"]) = (Value::Null, Value::Null);
                 }
             }
             Some("eval") if is_of_step => {
@@ -186,29 +170,6 @@ fn recorded(run: &RunFolder) -> Result<()> {
         }
     }
     forgery.seal(Some(&keys(run)?))
-}
-
-/// Norm of the trained parameters of each group, which the last step states.
-fn parameter_norms(run: &RunFolder, weights: &[u8]) -> Result<BTreeMap<String, f64>> {
-    let contract: Value = serde_json::from_slice(&std::fs::read(run.contract())?)?;
-    let path = contract["parameters"]["path"].as_str().context("a manifest")?;
-    let manifest: Value = serde_json::from_slice(&std::fs::read(run.path().join(path))?)?;
-    let (length, rest) = weights.split_first_chunk::<HEADER_BYTES>().context("a header's length")?;
-    let (header, data) = rest.split_at(usize::try_from(u64::from_le_bytes(*length))?);
-    let header: Value = serde_json::from_slice(header)?;
-    let mut squares: BTreeMap<String, f64> = BTreeMap::new();
-    for parameter in manifest["parameters"].as_array().context("parameters")? {
-        let Some(group) = parameter["group"].as_str() else { continue };
-        let place = &header[parameter["path"].as_str().context("a path")?]["data_offsets"];
-        let offset = |index: usize| -> Result<usize> {
-            Ok(usize::try_from(place[index].as_u64().context("an offset")?)?)
-        };
-        let bytes = data.get(offset(0)?..offset(1)?).context("a tensor")?;
-        let (values, _) = bytes.as_chunks::<4>();
-        let sum: f64 = values.iter().map(|value| f64::from(f32::from_le_bytes(*value)).powi(2)).sum();
-        *squares.entry(group.to_owned()).or_default() += sum;
-    }
-    Ok(squares.into_iter().map(|(group, sum)| (group, sum.sqrt())).collect())
 }
 
 /// The evaluator's own number of the candidate of a step.

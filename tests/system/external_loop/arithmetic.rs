@@ -108,20 +108,32 @@ impl Loop {
         Ok(state)
     }
 
-    /// Moves every element by what was fed; returns a loss and a norm.
-    fn update(&mut self, fed: &[Vec<u8>], rate: f64) -> (f64, f64) {
+    /// Moves every element by what was fed, with one gradient for all of them, and
+    /// its moments as the card has them; returns a loss and a norm.
+    #[allow(clippy::cast_possible_truncation, reason = "the state is binary32")]
+    fn update(&mut self, fed: &[Vec<u8>], rate: f64, clip: impl FnOnce(f64) -> f64) -> (f64, f64) {
         let sum: u64 = fed.iter().flatten().map(|byte| u64::from(*byte)).sum();
         let gradient = 0.01 + (sum % 1009) as f32 / 10_000.0;
+        let num_elements: usize = self.model.iter().map(|tensor| tensor.bytes.len() / 4).sum();
+        let norm = f64::from(gradient) * (num_elements as f64).sqrt();
+        let clipped = (f64::from(gradient) * clip(norm)) as f32;
+        let (keep, weight) = (0.95_f64 as f32, (1.0 - 0.95_f64) as f32);
         let moment = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let mut size = 0.0;
         for tensor in &mut self.optimizer {
+            let is_second = tensor.name.ends_with(".exp_avg_sq");
             for bytes in tensor.bytes.chunks_mut(4) {
-                let value = moment(bytes).mul_add(0.9, gradient);
-                size = f64::from(value);
+                let value = if is_second {
+                    keep * moment(bytes) + weight * clipped * clipped
+                } else {
+                    moment(bytes).mul_add(0.9, gradient)
+                };
+                if !is_second {
+                    size = f64::from(value);
+                }
                 bytes.copy_from_slice(&value.to_le_bytes());
             }
         }
-        #[allow(clippy::cast_possible_truncation, reason = "parameters are binary32")]
         let by = (rate * size) as f32;
         for tensor in &mut self.model {
             for bytes in tensor.bytes.chunks_mut(4) {
@@ -129,7 +141,7 @@ impl Loop {
                 bytes.copy_from_slice(&value.to_le_bytes());
             }
         }
-        (5.0 + f64::from(gradient) - size / 100.0, f64::from(gradient))
+        (5.0 + f64::from(gradient) - size / 100.0, norm)
     }
 }
 
@@ -178,7 +190,8 @@ fn go_on(attempt: &mut Attempt, state: &mut Loop, wrong: Wrong, vanish_after: Op
                 weight_decay,
             });
         }
-        let (loss, mut gradient_norm) = state.update(&fed, groups[0].learning_rate);
+        let (loss, mut gradient_norm) =
+            state.update(&fed, groups[0].learning_rate, |norm| attempt.clip_coefficient(norm));
         for group in &mut groups {
             group.clip_coefficient = attempt.clip_coefficient(gradient_norm);
         }
