@@ -23,7 +23,9 @@ pub mod note;
 pub mod query;
 pub mod reader;
 pub mod recorder;
+pub mod recovery;
 pub mod strict;
+pub mod time;
 pub mod tree;
 pub mod verify;
 

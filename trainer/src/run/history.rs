@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ledger::recovery::Charges;
 use schemas::body::{
     Body, CandidateAdmittedDet, CandidateObs, CandidateSelectedDet, CostTotals, Counters, FaultObservedDet,
     Halves, ObservedFault, Outcome, RunEndDet, SegmentStartDet,
@@ -17,7 +18,6 @@ use schemas::ids::{AttemptId, CandidateId, CheckpointId};
 use crate::checkpoint::locate::RecordedCheckpoint;
 use crate::checkpoint::roster::Roster;
 
-use super::charges::Charges;
 use super::doubt;
 use super::segments::PastSegment;
 
