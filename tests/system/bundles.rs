@@ -158,8 +158,26 @@ fn the_same_evidence_gives_the_same_bytes() {
     std::fs::remove_file(moved.path().join(BUNDLE)).expect("a bundle");
     std::fs::write(moved.path().join("checkpoints/stray"), "x").expect("written");
     assert!(first != std::fs::read(bundled(&moved, &[])).expect("a bundle"));
+    let (manifest, name) = (manifest(&run.path().join(BUNDLE)), "manifest.json");
+    std::fs::write(run.path().join(name), manifest).expect("written");
+    let _ = run_schema(&run, name).expect_code(0);
     // Keys are no evidence.
     assert!(!members(&run.path().join(BUNDLE)).iter().any(|name| name.contains("keys/")));
+}
+
+/// `ledger schema` of a bundle's manifest.
+fn run_schema(folder: &RunFolder, name: &str) -> Finished {
+    run(LEDGER, folder.path(), &["schema", "bundle-manifest", "--check", name])
+}
+
+/// Bytes of the manifest, as `tar` takes them out.
+#[track_caller]
+fn manifest(bundle: &Path) -> Vec<u8> {
+    let taken =
+        std::process::Command::new("tar").args(["--zstd", "-xOf"]).arg(bundle).arg("manifest.json").output();
+    let taken = taken.expect("tar and zstd are installed (scripts/test installs them)");
+    assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
+    taken.stdout
 }
 
 /// Names of the members as `tar` lists them, which has to be able to read it.
