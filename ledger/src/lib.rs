@@ -20,6 +20,7 @@ pub mod head_file;
 pub mod import;
 pub mod keys;
 pub mod note;
+pub mod private_folder;
 pub mod query;
 pub mod reader;
 pub mod recorder;
