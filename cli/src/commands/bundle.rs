@@ -142,7 +142,9 @@ fn what_begins(first: &[u8]) -> String {
     match first {
         [] => "it is empty".to_owned(),
         [0x1f, 0x8b, ..] => "it is compressed with gzip".to_owned(),
-        _ if first.get(257..262) == Some(b"ustar") => "it is a tar archive that is not compressed".to_owned(),
+        _ if first.get(257..262) == Some(b"ustar".as_slice()) => {
+            "it is a tar archive that is not compressed".to_owned()
+        }
         _ => {
             let digits: Vec<String> = first.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
             format!("it begins with {}", digits.join(" "))

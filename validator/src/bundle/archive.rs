@@ -324,7 +324,7 @@ impl<S: Stream> Members<S> {
             size_of(&block).filter(|num_bytes| header(BUNDLE_MANIFEST, *num_bytes) == Some(block));
         let Some(num_bytes) = num_bytes else {
             // Of what is no header there is no name either.
-            if block.get(257..262) != Some(b"ustar") {
+            if block.get(257..262) != Some(b"ustar".as_slice()) {
                 return Err(no_bundle("it holds no archive"));
             }
             let refusal = explain(&block, None, &[]);
