@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use corpus::build::{BuildError, BuildRequest, Content, ShardSource, liber_primus_request, split_lines};
 use corpus::texts::Shares;
 use ledger::canonical::entry_json;
+use ledger::private_folder::PrivateFolder;
 use schemas::contract::{Code, Keys, PublicKey};
 use schemas::data::{LicenseClass, Split};
 use schemas::digest::Digest;
 use schemas::policy_card::PolicyCard;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::arguments::{InitArguments, ProfileArgument};
 use crate::external_loop::ExternalLoop;
@@ -58,9 +58,10 @@ pub(crate) struct Inputs {
     pub(crate) parameters: Vec<u8>,
     /// The campaign's preregistration, for a run of one.
     pub(crate) preregistration: Option<Vec<u8>>,
-    /// Readable by nobody else, removed when it is dropped: the plaintext of
-    /// the sealed set lies here until it is sealed.
-    pub(crate) private: TempDir,
+    /// Readable by nobody else, removed when it is dropped, or by the next such
+    /// command where this one was killed: the plaintext of the sealed set lies here
+    /// until it is sealed.
+    pub(crate) private: PrivateFolder,
 }
 
 impl Inputs {
@@ -81,7 +82,7 @@ impl Inputs {
         let beside = arguments.campaign.as_deref().map_or(output, key_folder::folder_of);
         let keys = key_folder::locate(arguments.keys.as_deref(), beside);
         key_folder::check(&keys)?;
-        let private = tempfile::tempdir()?;
+        let private = PrivateFolder::new_in(&tempfile::env::temp_dir(), "ledger-init-")?;
         let build = build_request(arguments, output, &contract, &private.path().join(HELD_OUT))?;
         build.check().map_err(refused_text)?;
         let mut card = serde_json::from_str::<PolicyCard>(ADAMW)?;

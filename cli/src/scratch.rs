@@ -1,13 +1,14 @@
 //! A folder for what a command unpacks or copies, gone when the command is:
-//! by itself, and where it is interrupted.
+//! by itself, and where it is interrupted. What a killed one leaves goes with the
+//! next one.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ledger::private_folder::PrivateFolder;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tempfile::TempDir;
 
 use crate::failure::{Failure, OrFail};
 use crate::output::say;
@@ -15,7 +16,7 @@ use crate::output::say;
 /// A private folder.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    folder: TempDir,
+    folder: PrivateFolder,
 }
 
 /// Tries of removing a folder in which another thread still makes files.
@@ -30,7 +31,7 @@ impl Scratch {
     /// Makes one in a folder. Private copies of ledgers that the command takes
     /// lie in it too, so that all of them go together.
     pub(crate) fn new_in(parent: &Path, prefix: &str) -> Result<Self, Failure> {
-        let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent).or_fail(
+        let folder = PrivateFolder::new_in(parent, prefix).or_fail(
             format!("cannot make a folder in {}", parent.display()),
             "make room, or make it writable",
         )?;

@@ -20,10 +20,13 @@ pub mod head_file;
 pub mod import;
 pub mod keys;
 pub mod note;
+pub mod private_folder;
 pub mod query;
 pub mod reader;
 pub mod recorder;
+pub mod recovery;
 pub mod strict;
+pub mod time;
 pub mod tree;
 pub mod verify;
 

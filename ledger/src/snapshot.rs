@@ -20,6 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::lock::with_suffix;
+use crate::private_folder::PrivateFolder;
 
 /// Copies are retried while a writer folds its WAL into the database.
 const MAX_TRIES: u32 = 200;
@@ -53,7 +54,7 @@ pub enum SnapshotError {
 /// A private copy; its folder is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    folder: tempfile::TempDir,
+    folder: PrivateFolder,
 }
 
 type FileIdentity = (u64, u64);
@@ -111,8 +112,9 @@ struct Stamp {
 impl Snapshot {
     /// Copies a database and its WAL, where it has one.
     pub(crate) fn take(path: &Path) -> Result<Self, SnapshotError> {
-        let temporary = |source| SnapshotError::Io { path: std::env::temp_dir(), source };
-        let folder = tempfile::Builder::new().prefix("ledger-read-").tempdir().map_err(temporary)?;
+        let temporary = tempfile::env::temp_dir();
+        let folder = PrivateFolder::new_in(&temporary, "ledger-read-")
+            .map_err(|source| SnapshotError::Io { path: temporary, source })?;
         let snapshot = Self { folder };
         let wal = with_suffix(path, "-wal");
         for _ in 0..MAX_TRIES {

@@ -6,24 +6,21 @@ use std::collections::BTreeMap;
 use ledger::FrozenContract;
 use ledger::reader::Reader;
 use ledger::recorder::{Record, Recorder};
+use ledger::recovery::{self, NOT_VALIDATED, Struck};
 use schemas::body::{
-    AttemptReason, AttemptStartDet, AttemptStartObs, Body, CheckpointDet, CheckpointFailedObs, CostDet,
-    CostObs, ExecutedPlan, FaultObservedDet, FaultObservedObs, FaultRecoveredDet, FaultRecoveredObs, Halves,
-    Nothing, ObservedFault, Outcome, ResumePoint, RunEndDet, RunStartDet, RunStartObs, SegmentStartDet,
+    AttemptReason, AttemptStartDet, AttemptStartObs, Body, ExecutedPlan, FaultRecoveredDet,
+    FaultRecoveredObs, Halves, Nothing, ObservedFault, Outcome, ResumePoint, RunEndDet, RunStartDet,
+    RunStartObs, SegmentStartDet,
 };
 use schemas::contract::FaultKind;
-use schemas::ids::{AttemptId, CheckpointId};
-use schemas::number::Float;
+use schemas::ids::AttemptId;
 
 use crate::attempt::{Attempt, SEGMENT};
 use crate::checkpoint::{self, Resumed, Unusable};
 use crate::code;
 use crate::error::LoopError;
-use crate::history::{Charges, History, PastAttempt, PastCheckpoint, RECOVERY};
+use crate::history::{History, PastAttempt, PastCheckpoint};
 use crate::run::{Run, end_run};
-
-/// Microseconds of a second.
-const MICROSECONDS: f64 = 1e6;
 
 /// Ends a run whose last attempt had done so, or that may have no further
 /// attempt. Returns how it ended, or nothing where it goes on.
@@ -153,24 +150,11 @@ fn attempt_start(run: &Run, number: AttemptId, from_step: u64, resumed: Option<&
 
 fn vanished(past: &PastAttempt, history: &History) -> Body {
     let is_saving = history.unfinished_checkpoints().any(|known| known.attempt == past.attempt);
-    let cause = (!is_saving).then_some(FaultKind::WorkerLoss);
-    let description = "the attempt left no terminal entry".to_owned();
-    observed(past, (ObservedFault::AttemptVanished, cause), None, description)
+    recovery::vanished(struck_by(past), is_saving)
 }
 
-fn observed(
-    past: &PastAttempt,
-    (fault, cause): (ObservedFault, Option<FaultKind>),
-    checkpoint: Option<CheckpointId>,
-    description: String,
-) -> Body {
-    let det = FaultObservedDet { attempt: past.attempt, cause, fault, last_step: past.last_step };
-    Body::FaultObserved(Box::new(Halves { det, obs: FaultObservedObs { checkpoint, description } }))
-}
-
-fn given_up(known: &PastCheckpoint, reason: String) -> Box<Halves<CheckpointDet, CheckpointFailedObs>> {
-    let obs = CheckpointFailedObs { checkpoint: known.checkpoint.clone(), reason };
-    Box::new(Halves { det: CheckpointDet { step: known.step }, obs })
+const fn struck_by(past: &PastAttempt) -> Struck {
+    Struck { attempt: past.attempt, last_step: past.last_step }
 }
 
 /// Records what happened to earlier attempts and cleans up after them.
@@ -199,8 +183,8 @@ fn record_recovery(
         let is_other = matches!(error, LoopError::Checkpoint { is_other_content: true, .. });
         let cause = is_other.then_some(FaultKind::SingleShardCorruption);
         let fault = (ObservedFault::CheckpointCorrupt, cause);
-        let body = observed(saver, fault, Some(known.checkpoint.clone()), error.chain());
-        attempt.record(from_step, body)?;
+        let checkpoint = Some(known.checkpoint.clone());
+        attempt.record(from_step, recovery::observed(struck_by(saver), fault, checkpoint, error.chain()))?;
         struck.insert(saver.attempt, saver);
     }
     let unfinished: Vec<&PastCheckpoint> = history.unfinished_checkpoints().collect();
@@ -208,7 +192,8 @@ fn record_recovery(
         let Some(saver) = history.attempt(known.attempt) else { continue };
         let fault = (ObservedFault::CheckpointIncomplete, Some(FaultKind::CheckpointWriteInterruption));
         let description = format!("it stopped after {:?}", known.progress);
-        attempt.record(from_step, observed(saver, fault, Some(known.checkpoint.clone()), description))?;
+        let checkpoint = Some(known.checkpoint.clone());
+        attempt.record(from_step, recovery::observed(struck_by(saver), fault, checkpoint, description))?;
         struck.insert(saver.attempt, saver);
     }
 
@@ -227,16 +212,20 @@ fn record_recovery(
         attempt.record(from_step, Body::FaultRecovered(Box::new(Halves { det, obs })))?;
     }
     for Unusable { known, error } in unusable {
-        charges.num_bytes += history.num_bytes(&known.checkpoint);
-        attempt.record(known.step, Body::CheckpointQuarantined(given_up(known, error.chain())))?;
+        charges.given_up(history.num_bytes(&known.checkpoint));
+        let halves = recovery::given_up(&known.checkpoint, known.step, error.chain());
+        attempt.record(known.step, Body::CheckpointQuarantined(halves))?;
     }
     for known in &unfinished {
-        charges.num_bytes += history.num_bytes(&known.checkpoint);
-        let reason = "the attempt that wrote it ended before it was validated".to_owned();
-        attempt.record(known.step, Body::CheckpointFailed(given_up(known, reason)))?;
+        charges.given_up(history.num_bytes(&known.checkpoint));
+        let halves = recovery::given_up(&known.checkpoint, known.step, NOT_VALIDATED.to_owned());
+        attempt.record(known.step, Body::CheckpointFailed(halves))?;
     }
-    if !charges.spans.is_empty() {
-        charge(attempt, &charges, from_step)?;
+    if charges.is_open() {
+        let reader = Reader::open(&attempt.run.options.ledger)?;
+        for body in charges.entries(&reader)? {
+            attempt.record(from_step, body)?;
+        }
     }
     attempt.flush()?;
 
@@ -246,34 +235,6 @@ fn record_recovery(
         let Some(saver) = history.attempt(known.attempt) else { continue };
         let left = checkpoint::remove_leftovers(known, saver.process, &attempt.run.frozen, &attempt.store);
         attempt.warnings.extend(left.iter().map(LoopError::chain));
-    }
-    Ok(())
-}
-
-/// Writes what recoveries cost, in three entries.
-fn charge(attempt: &mut Attempt, charges: &Charges, step: u64) -> Result<(), LoopError> {
-    let mut lost_us = 0u64;
-    // What was lost was committed by earlier attempts.
-    let reader = Reader::open(&attempt.run.options.ledger)?;
-    for entry in reader.entries(0) {
-        let entry = entry?;
-        let (Body::Step(halves), Some(of), Some(at)) = (&entry.body, entry.header.attempt, entry.header.step)
-        else {
-            continue;
-        };
-        let times = charges.spans.iter().filter(|(struck, from)| *struck == of && at > *from).count() as u64;
-        lost_us += times * halves.obs.duration_us;
-    }
-    let entries = [
-        ("steps", charges.num_steps as f64, "updates that are executed again"),
-        ("s", lost_us as f64 / MICROSECONDS, "time of the updates that are executed again"),
-        ("bytes", charges.num_bytes as f64, "checkpoints that were given up"),
-    ];
-    for (unit, amount, description) in entries {
-        let obs =
-            CostObs { amount: Float(amount), description: description.to_owned(), unit: unit.to_owned() };
-        let det = CostDet { charged_to: RECOVERY.to_owned() };
-        attempt.record(step, Body::Cost(Box::new(Halves { det, obs })))?;
     }
     Ok(())
 }

@@ -6,16 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ledger::recovery::Charges;
 use schemas::body::{
-    Body, CandidateAdmittedDet, CandidateObs, CandidateSelectedDet, CostDet, CostObs, CostTotals, Counters,
-    FaultRecoveredDet, Halves, Outcome, RunEndDet,
+    Body, CandidateAdmittedDet, CandidateObs, CandidateSelectedDet, CostTotals, Counters, Halves, Outcome,
+    RunEndDet,
 };
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::{AttemptId, CandidateId, CheckpointId};
-
-/// What recoveries are charged to.
-pub(crate) const RECOVERY: &str = "recovery";
 
 /// An attempt of an earlier process.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,32 +63,6 @@ pub(crate) struct Candidate {
     pub(crate) candidate: CandidateId,
     pub(crate) checkpoint: CheckpointId,
     pub(crate) det: CandidateAdmittedDet,
-}
-
-/// Costs of recoveries that no `cost` entry has charged (`docs/FORMAT.md`,
-/// "Costs of a recovery").
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Charges {
-    pub(crate) num_bytes: u64,
-    pub(crate) num_steps: u64,
-    /// Whose steps were lost, and the step behind which they were.
-    pub(crate) spans: Vec<(AttemptId, u64)>,
-}
-
-impl Charges {
-    pub(crate) fn recovered(&mut self, det: &FaultRecoveredDet) {
-        self.num_steps += det.num_steps_lost;
-        self.spans.push((det.attempt, det.from_step));
-    }
-
-    fn charged(&mut self, det: &CostDet, obs: &CostObs) {
-        match (det.charged_to.as_str(), obs.unit.as_str()) {
-            (RECOVERY, "steps") => self.num_steps = 0,
-            (RECOVERY, "s") => self.spans.clear(),
-            (RECOVERY, "bytes") => self.num_bytes = 0,
-            _ => {}
-        }
-    }
 }
 
 /// Everything that is read from the ledger.
@@ -213,7 +185,8 @@ impl History {
             }
             Body::CheckpointValidated(halves) => self.advance(&halves.obs.checkpoint, Progress::Validated),
             Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => {
-                self.charges.num_bytes += self.num_bytes(&halves.obs.checkpoint);
+                let num_bytes = self.num_bytes(&halves.obs.checkpoint);
+                self.charges.given_up(num_bytes);
                 self.advance(&halves.obs.checkpoint, Progress::Ended);
                 let is_failed = matches!(entry.body, Body::CheckpointFailed(_));
                 if let Some(known) = self.checkpoints.get_mut(&halves.obs.checkpoint) {

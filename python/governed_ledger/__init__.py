@@ -23,8 +23,10 @@ whose `hint` says what to do.
 A save that failed is on record and is not tried again: leave the block, by the
 exception or by `fail` or `interrupt`, and run the loop again. Calls are of the
 process that opened the attempt: one that was forked from it (a worker of a data
-loader) is refused, and leaves nothing on record. While it lives it may hold the
-ledger's lock, so end such processes before a killed loop is run again.
+loader) is refused, and leaves nothing on record. Such a child lets go of the
+ledger's lock, so that the loop can be run again although the child lives on. One
+that other code than Python's forked keeps it: end it before a killed loop is run
+again.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import os
 import platform
 import signal
 import sys
+import weakref
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Mapping, Optional, Sequence, Union
@@ -112,6 +115,39 @@ class Finished:
     target_met: Optional[bool]
 
 
+# Attempts of this process, whose locks a forked child has open as well.
+_attempts: weakref.WeakSet[Attempt] = weakref.WeakSet()
+
+
+def _let_go_of_locks() -> None:
+    """Closes in a forked child what it has open of the ledgers' lock files.
+
+    The lock is that of the open file, which parent and child share: the child
+    would hold it for as long as it lives, also when its parent was killed. Closing
+    takes nothing from the parent; unlocking would. The databases stay open, since
+    SQLite's connections must not be used in a child, and neither is closed."""
+    locks = {attempt._lock for attempt in _attempts}
+    if not locks:
+        return
+    try:
+        descriptors = [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:
+        # The lock stays with the child, and the next attempt's refusal says so.
+        return
+    for descriptor in descriptors:
+        try:
+            found = os.fstat(descriptor)
+        except OSError:
+            # The one that listed them.
+            continue
+        if (found.st_dev, found.st_ino) in locks:
+            os.close(descriptor)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_of_locks)
+
+
 class _Terminated(BaseException):
     """SIGTERM, as an exception, so that the block is left in order."""
 
@@ -119,8 +155,12 @@ class _Terminated(BaseException):
 class Attempt:
     """A running attempt; made by `attempt`."""
 
-    def __init__(self, native: NativeAttempt) -> None:
+    def __init__(self, native: NativeAttempt, lock: PathLike) -> None:
         self._native = native
+        # Which file that is stays true when the loop changes its folder.
+        found = os.stat(lock)
+        self._lock = (found.st_dev, found.st_ino)
+        _attempts.add(self)
         # Kept here, so that a signal may ask for it while a call is under way.
         self._process = native.process
         resumed = native.resumed()
@@ -316,4 +356,4 @@ def attempt(
         None if program is None else str(program),
         restart,
     )
-    return Attempt(native)
+    return Attempt(native, f"{os.fspath(ledger)}.lock")

@@ -49,6 +49,7 @@ pub const BESIDE_LEDGER: [&str; 5] =
 
 /// In which form a bundle holds the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LedgerForm {
     /// Its database, byte for byte: for one that an export does not give again as
@@ -60,6 +61,7 @@ pub enum LedgerForm {
 
 /// The ledger of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BundledLedger {
     /// Its file name, such as `run.db`, without a folder.
@@ -70,6 +72,7 @@ pub struct BundledLedger {
 
 /// The newest head in the ledger when the bundle was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BundledHead {
     /// Origin line.
@@ -82,6 +85,7 @@ pub struct BundledHead {
 
 /// A member of the archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BundleMember {
     /// BLAKE3 of its bytes.
@@ -94,6 +98,7 @@ pub struct BundleMember {
 
 /// A file of the run that whoever made the bundle left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LeftOut {
     /// BLAKE3 of its bytes.
@@ -108,6 +113,7 @@ pub struct LeftOut {
 
 /// The manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BundleManifest {
     /// Folders below the run's in which there is nothing, in ascending order.

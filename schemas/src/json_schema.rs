@@ -4,6 +4,7 @@ use schemars::{Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
 use crate::body::Body;
+use crate::bundle::BundleManifest;
 use crate::campaign::Preregistration;
 use crate::campaign::report::CampaignReport;
 use crate::challenge::{Challenge, Replay, TensorOpening, TrainingWitness};
@@ -73,6 +74,7 @@ fn entry() -> Value {
 #[must_use]
 pub fn documents() -> Vec<(&'static str, Value)> {
     vec![
+        ("bundle-manifest.schema.json", of::<BundleManifest>()),
         ("campaign-report.schema.json", of::<CampaignReport>()),
         ("checkpoint-manifest.schema.json", of::<CheckpointManifest>()),
         ("contract.schema.json", of::<Contract>()),

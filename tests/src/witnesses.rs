@@ -64,6 +64,28 @@ impl WitnessServer {
         Ok(())
     }
 
+    /// Kills it, and starts it again with its key and without its state, as nobody
+    /// should.
+    ///
+    /// # Errors
+    /// When it does not serve again.
+    ///
+    /// # Panics
+    /// When no new state is made.
+    pub fn forget(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        for item in std::fs::read_dir(self.folder.path())? {
+            let item = item?;
+            if item.file_name().to_string_lossy().starts_with("witness.db") {
+                std::fs::remove_file(item.path())?;
+            }
+        }
+        let _ = run(LEDGER, self.folder.path(), &["witness", "init", "--name", NAME]).expect_code(0);
+        (self.child, self.url) = serve(self.folder.path())?;
+        Ok(())
+    }
+
     /// What `ledger witness list` says.
     #[must_use]
     pub fn list(&self) -> Value {

@@ -158,8 +158,26 @@ fn the_same_evidence_gives_the_same_bytes() {
     std::fs::remove_file(moved.path().join(BUNDLE)).expect("a bundle");
     std::fs::write(moved.path().join("checkpoints/stray"), "x").expect("written");
     assert!(first != std::fs::read(bundled(&moved, &[])).expect("a bundle"));
+    let (manifest, name) = (manifest(&run.path().join(BUNDLE)), "manifest.json");
+    std::fs::write(run.path().join(name), manifest).expect("written");
+    let _ = run_schema(&run, name).expect_code(0);
     // Keys are no evidence.
     assert!(!members(&run.path().join(BUNDLE)).iter().any(|name| name.contains("keys/")));
+}
+
+/// `ledger schema` of a bundle's manifest.
+fn run_schema(folder: &RunFolder, name: &str) -> Finished {
+    run(LEDGER, folder.path(), &["schema", "bundle-manifest", "--check", name])
+}
+
+/// Bytes of the manifest, as `tar` takes them out.
+#[track_caller]
+fn manifest(bundle: &Path) -> Vec<u8> {
+    let taken =
+        std::process::Command::new("tar").args(["--zstd", "-xOf"]).arg(bundle).arg("manifest.json").output();
+    let taken = taken.expect("tar and zstd are installed (scripts/test installs them)");
+    assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
+    taken.stdout
 }
 
 /// Names of the members as `tar` lists them, which has to be able to read it.
@@ -247,6 +265,46 @@ fn what_is_refused_names_place_and_remedy() {
     assert!(!run.path().join("other.tar.zst").exists());
     let left: Vec<PathBuf> = dump::files(run.path()).expect("readable").into_keys().collect();
     assert!(!left.iter().any(|path| path.to_string_lossy().contains(".ledger-bundle-")), "{left:?}");
+}
+
+#[test]
+fn a_bundle_is_known_by_its_bytes_and_what_has_only_its_name_is_not_audited() {
+    let run = RunFolder::frozen();
+    let bundle = std::fs::read(bundled(&run, &[])).expect("a bundle");
+    // Under another name it is a bundle all the same.
+    let plain = run.path().join("evidence");
+    std::fs::write(&plain, &bundle).expect("written");
+    let found = audited(&plain, &[]);
+    assert_eq!((found.code, &found.json()["verdict"]), (4, &Value::from("incomplete")));
+    let shown = programs::run(LEDGER, run.path(), &["show", "evidence"]);
+    shown.expect_complaint(2, "evidence", &["is a bundle", "ledger import evidence -o", "ledger audit"]);
+    // A ledger under the name of a bundle is a ledger.
+    let named = run.path().join("ledger.tar.zst");
+    std::fs::copy(run.ledger(), &named).expect("copied");
+    let found = programs::run(LEDGER, run.path(), &["audit", "ledger.tar.zst", "--json"]);
+    assert!(found.json()["num_entries"].as_u64().is_some_and(|count| count > 0), "{}", found.stdout);
+
+    let unpacked =
+        std::process::Command::new("zstd").args(["-d", "-c", BUNDLE]).current_dir(run.path()).output();
+    let unpacked = unpacked.expect("zstd is installed (scripts/test installs it)").stdout;
+    let wrong: [(&str, &[u8], &str); 4] = [
+        ("empty.tar.zst", b"", "it is empty"),
+        ("gzip.tar.zst", b"\x1f\x8b\x08\x00", "gzip"),
+        ("plain.TAR.ZST", &unpacked, "not compressed"),
+        ("text.tar.zst", b"a letter", "it begins with 61 20 6c 65"),
+    ];
+    for (name, bytes, what) in wrong {
+        std::fs::write(run.path().join(name), bytes).expect("written");
+        for arguments in [&["audit", name][..], &["import", name, "-o", "copy.db"]] {
+            let refused = programs::run(LEDGER, run.path(), arguments);
+            refused.expect_complaint(2, name, &[what, "Zstandard frame", "ledger bundle run.db"]);
+        }
+    }
+    std::fs::write(run.path().join("letter"), "a letter and no archive\n".repeat(99)).expect("written");
+    let packed = std::process::Command::new("zstd").args(["-q", "letter"]).current_dir(run.path()).status();
+    assert!(packed.expect("zstd is installed").success());
+    let refused = programs::run(LEDGER, run.path(), &["audit", "letter.zst"]);
+    refused.expect_complaint(2, "letter.zst", &["no-bundle", "Zstandard frame", "ledger bundle"]);
 }
 
 #[test]

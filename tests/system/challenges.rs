@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use schemas::digest::Digest;
 use serde_json::{Value, json};
 use system_tests::challenges::{self, Forgery, draw, forge, honest, measured, replay, review, verify};
 use system_tests::mutations::named::runs;
@@ -211,6 +212,48 @@ fn files_that_are_not_those_on_record_confirm_nothing() {
     assert!(is_refused("segment 0 was not executed") && is_refused("symbolic link"), "{moved}");
     // A file that is there is kept.
     replay(folder, "challenge.json", "again.json").expect_complaint(2, "again.json", &["not overwritten"]);
+}
+
+/// Whoever recorded a run chose what its manifests say, and a file may be as long
+/// as that without having been written.
+#[test]
+fn a_checkpoint_that_is_larger_than_any_state_of_the_contract_is_not_read() {
+    const HUGE_BYTES: u64 = 1 << 40;
+    let run = RunFolder::trained();
+    let folder = run.path();
+    let checkpoint = folder.join("checkpoints/s00000005-a1");
+    let path = checkpoint.join("manifest.json");
+    let mut manifest: Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("a manifest")).expect("JSON");
+    let classes = manifest["classes"].as_array_mut().expect("classes").iter_mut();
+    let mut shards = classes.flat_map(|class| class["shards"].as_array_mut().expect("shards"));
+    let shard = shards.find(|shard| shard["path"] == "model.safetensors").expect("a shard of weights");
+    shard["num_bytes"] = json!(HUGE_BYTES);
+    let bytes = ledger::canonical::entry_json(&manifest).expect("canonical");
+    std::fs::write(&path, &bytes).expect("written");
+    let model = std::fs::OpenOptions::new().write(true).open(checkpoint.join("model.safetensors"));
+    model.and_then(|model| model.set_len(HUGE_BYTES)).expect("a file with nothing behind its end");
+    let mut forgery = system_tests::forgery::Forgery::open(&run.ledger()).expect("a ledger");
+    let mut committed =
+        forgery.entries.iter_mut().filter(|entry| entry["kind"] == "checkpoint.durably_committed");
+    let entry =
+        committed.find(|entry| entry["body"]["obs"]["checkpoint"] == "s00000005-a1").expect("an entry");
+    let digest = Digest::blake3(*blake3::hash(&bytes).as_bytes());
+    entry["body"]["obs"]["manifest"] = serde_json::to_value(digest).expect("text");
+    let keys = ledger::keys::KeyRing::open(&folder.join("keys")).expect("the run's keys");
+    forgery.seal(Some(&keys)).expect("sealed");
+
+    let _ = draw(folder, 4, "challenge.json", &[]).expect_code(0);
+    let refused = replay(folder, "challenge.json", "replay.json").expect_code(1);
+    for words in
+        ["segment 1 was not executed", "its files have 1099511", "a state of this contract has at most"]
+    {
+        assert!(refused.stderr.contains(words), "{words:?} was not said\n{refused}");
+    }
+    // The others are.
+    for number in [0, 2, 3] {
+        assert!(!refused.stderr.contains(&format!("segment {number} was not executed")), "{refused}");
+    }
 }
 
 /// The signed notes of a head file, each with the empty line behind it, and its size.
@@ -454,6 +497,14 @@ fn one_tensor_is_opened_alone_and_no_other_in_its_place() {
         "no.such.tensor",
         &["has no tensor"],
     );
+    // A device has no end, and a checkpoint by a link is no part of the run.
+    check("opening.json", "/dev/zero").expect_complaint(2, "/dev/zero", &["not a regular file"]);
+    let checkpoint = path.join("checkpoints/s00000010-a1");
+    std::fs::rename(&checkpoint, path.join("moved")).expect("renamed");
+    std::os::unix::fs::symlink(path.join("moved"), &checkpoint).expect("a link");
+    let linked = open(TENSOR, &["--output", "linked.json"]);
+    linked.expect_complaint(2, "s00000010-a1", &["is a symbolic link", "an audit reads none"]);
+    assert!(!path.join("linked.json").exists());
     let plain = RunFolder::trained();
     let refused = run(
         TRAINER,

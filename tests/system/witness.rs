@@ -97,6 +97,47 @@ fn what_a_witness_refuses_is_on_its_list() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn what_a_witness_has_and_the_ledger_has_not_is_said() -> Result<()> {
+    let (run, server) = trained()?;
+    std::fs::remove_file(cosigned(&run))?;
+    let again = add(&run, &server, &[]).expect_code(0);
+    let url = format!(
+        "{}/cosigned/{}",
+        server.url,
+        server.list()["logs"][0]["origin"].as_str().expect("an origin")
+    );
+    again.expect_message(&["did not hold it", "--cosigned FILE", &url]);
+    // What was lost is had again: the head of before the first step is there.
+    let _ = run.audit(&[]).expect_code(4);
+    fetch(&url, &cosigned(&run))?;
+    let _ = run.audit(&[]).expect_code(0);
+    let once_more = add(&run, &server, &[]).expect_code(0);
+    assert!(!once_more.stderr.contains("did not hold it"), "{once_more}");
+
+    // A ledger that is behind is told where to look.
+    let twin = run.copy();
+    let mut forgery = system_tests::forgery::Forgery::open(&twin.ledger())?;
+    let kept = forgery.signed_size(forgery.entries.len() - 1)?;
+    forgery.entries.truncate(kept);
+    forgery.seal(Some(&ledger::keys::KeyRing::open(&twin.path().join("keys"))?))?;
+    add(&twin, &server, &[]).expect_complaint(1, "run.db", &["this ledger was cut", &url]);
+    Ok(())
+}
+
+#[test]
+fn a_witness_that_lost_its_state_is_found_by_its_own_cosignature() -> Result<()> {
+    let (run, mut server) = frozen()?;
+    let _ = add(&run, &server, &[]).expect_code(0);
+    server.forget()?;
+    let _ = run.train().expect_code(0);
+    let notes = std::fs::read(cosigned(&run))?;
+    let refused = add(&run, &server, &[]);
+    refused.expect_complaint(1, "run.db", &["its state was lost or put back", NAME]);
+    assert_eq!(std::fs::read(cosigned(&run))?, notes, "nothing is kept of it");
+    Ok(())
+}
+
 /// One GET, without a client of the project.
 fn fetch(url: &str, to: &std::path::Path) -> Result<()> {
     use std::io::{Read, Write};

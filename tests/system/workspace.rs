@@ -11,6 +11,21 @@ use system_tests::spdx::satisfiable;
 /// Whose text was read instead: name, and where its license is stated.
 const LICENSE_IN_FILE: [(&str, &str); 1] = [("cfg_block", "Apache-2.0 in its file LICENSE")];
 
+/// Members that keep free of what only training needs.
+const ALL_BUT_THE_TRAINER: [&str; 11] = [
+    "schemas",
+    "ledger",
+    "validator",
+    "corpus",
+    "evaluator",
+    "exports",
+    "web",
+    "witness",
+    "cli",
+    "loops",
+    "python",
+];
+
 fn direct(package: &Package) -> BTreeSet<&str> {
     package.dependencies.iter().map(|dependency| dependency.name.as_str()).collect()
 }
@@ -136,19 +151,7 @@ fn exports_computes_no_verdict() -> Result<()> {
 fn burn_stays_in_the_trainer() -> Result<()> {
     let metadata = metadata()?;
     let packages = lock_file()?;
-    for name in [
-        "schemas",
-        "ledger",
-        "validator",
-        "corpus",
-        "evaluator",
-        "exports",
-        "web",
-        "witness",
-        "cli",
-        "loops",
-        "python",
-    ] {
+    for name in ALL_BUT_THE_TRAINER {
         check_is_built_without(&metadata, name, is_burn)?;
         let locked = locked_closure(&packages, name)?;
         let found: Vec<&String> = locked.iter().filter(|other| is_burn(other)).collect();
@@ -166,19 +169,7 @@ fn object_store_stays_in_the_trainer() -> Result<()> {
     for package in packages.iter_mut().filter(|package| package.name == "ureq") {
         package.dependencies.clear();
     }
-    for name in [
-        "schemas",
-        "ledger",
-        "validator",
-        "corpus",
-        "evaluator",
-        "exports",
-        "web",
-        "witness",
-        "cli",
-        "loops",
-        "python",
-    ] {
+    for name in ALL_BUT_THE_TRAINER {
         let locked = locked_closure(&packages, name)?;
         for other in ["object_store", "reqwest", "rustls"] {
             assert!(!locked.contains(other), "{name} can pull in {other}");

@@ -67,15 +67,24 @@ fn read_optional(path: PathBuf, what: &'static str) -> Result<Option<Named>, Aud
     }
 }
 
-/// Reads a regular file of at most `limit` bytes. What is none (a FIFO, a
-/// socket, a device) is refused before it is opened, since opening may block.
+/// Opens a regular file that somebody named, with its size. What is none (a FIFO,
+/// a socket, a device) is refused before it is opened, since opening may block.
+pub(crate) fn open_regular(path: &Path) -> io::Result<(fs::File, u64)> {
+    let refused = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+    if !fs::metadata(path)?.is_file() {
+        return Err(refused());
+    }
+    let file = fs::File::open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok((file, metadata.len())) } else { Err(refused()) }
+}
+
+/// Reads a regular file of at most `limit` bytes; see [`open_regular`].
 pub(crate) fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     use io::Read;
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
+    let (file, _) = open_regular(path)?;
     let mut bytes = Vec::new();
-    fs::File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         let message = format!("it has more than the {limit} bytes that are read");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));

@@ -66,6 +66,9 @@ pub enum Reply {
 #[derive(Debug)]
 pub struct Client {
     agent: ureq::Agent,
+    /// Without a slash at its end.
+    prefix: String,
+    /// Where heads are submitted.
     url: String,
 }
 
@@ -99,7 +102,14 @@ impl Client {
             .max_redirects_will_error(false)
             .proxy(None)
             .build();
-        Ok(Self { agent: config.new_agent(), url: format!("{}/add-checkpoint", url.trim_end_matches('/')) })
+        let prefix = url.trim_end_matches('/').to_owned();
+        Ok(Self { agent: config.new_agent(), url: format!("{prefix}/add-checkpoint"), prefix })
+    }
+
+    /// Where a witness of this project gives every head of a log that it cosigned.
+    #[must_use]
+    pub fn cosigned_url(&self, origin: &str) -> String {
+        format!("{}/cosigned/{origin}", self.prefix)
     }
 
     /// Submits a signed head with the proof from a size that the witness has.

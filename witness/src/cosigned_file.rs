@@ -126,8 +126,9 @@ impl CosignedFile {
     pub fn newest_at(
         path: &Path,
         witness: &VerifierKey,
+        origin: &str,
     ) -> Result<Option<(u64, [u8; 32])>, CosignedFileError> {
-        if path.exists() { Ok(Self::open(path)?.newest_of(witness)) } else { Ok(None) }
+        if path.exists() { Ok(Self::open(path)?.newest_of(witness, origin)) } else { Ok(None) }
     }
 
     /// Every note, oldest first; none of them verified.
@@ -136,11 +137,12 @@ impl CosignedFile {
         &self.notes
     }
 
-    /// The largest size that a witness cosigned, with its root. Lines that do
-    /// not hold are passed over: an audit says what is wrong with them.
+    /// The largest size of a log that a witness cosigned, with its root. Lines that
+    /// do not hold are passed over: an audit says what is wrong with them.
     #[must_use]
-    pub fn newest_of(&self, witness: &VerifierKey) -> Option<(u64, [u8; 32])> {
-        let held = self.notes.iter().filter(|note| matches!(cosignature::verify(note, witness), Ok(Some(_))));
+    pub fn newest_of(&self, witness: &VerifierKey, origin: &str) -> Option<(u64, [u8; 32])> {
+        let of_log = self.notes.iter().filter(|note| note.head.origin == origin);
+        let held = of_log.filter(|note| matches!(cosignature::verify(note, witness), Ok(Some(_))));
         held.map(|note| (note.head.size, note.head.root)).max_by_key(|(size, _)| *size)
     }
 
@@ -223,8 +225,10 @@ mod tests {
             name: "w".to_owned(),
             public: key(seed).public_bytes(),
         };
-        assert_eq!(file.newest_of(&witness(2)), Some((4, [3; 32])));
-        assert_eq!(file.newest_of(&witness(5)), None);
+        let origin = "governed-ledger/run/a-b";
+        assert_eq!(file.newest_of(&witness(2), origin), Some((4, [3; 32])));
+        assert_eq!(file.newest_of(&witness(5), origin), None);
+        assert_eq!(file.newest_of(&witness(2), "governed-ledger/run/a-c"), None, "of another run");
     }
 
     #[test]

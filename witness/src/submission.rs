@@ -4,7 +4,7 @@
 //! run can go on meanwhile. What is kept is verified first, and on disk before
 //! success is told; a submission that was interrupted is simply made again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ledger::note::{self, NoteError, TreeHead};
 use ledger::reader::{ReadError, Reader};
@@ -46,6 +46,8 @@ pub enum SubmissionError {
          of it went on"
     )]
     Ahead {
+        /// Origin of the head.
+        origin: String,
         /// The witness.
         witness: String,
         /// The size that it has.
@@ -53,11 +55,28 @@ pub enum SubmissionError {
         /// Size of the head here.
         own: u64,
     },
+    /// The witness does not know what it cosigned itself.
+    #[error(
+        "{witness} says that it cosigned {size} entries of this run, and {} holds its cosignature of {held}: its state was          lost or put back, and what it cosigns from now on shows nothing of the time before",
+        path.display()
+    )]
+    Behind {
+        /// Size of the newest head by it in the file.
+        held: u64,
+        /// The file of cosigned heads.
+        path: PathBuf,
+        /// The size that it says.
+        size: u64,
+        /// The witness.
+        witness: String,
+    },
     /// The witness saw another history of this run.
     #[error(
         "{witness} cosigned another history of this run, of {size} entries: this one does not begin with it"
     )]
     Forked {
+        /// Origin of the head.
+        origin: String,
         /// The witness.
         witness: String,
         /// The size that it has.
@@ -90,6 +109,7 @@ impl SubmissionError {
         matches!(
             self,
             Self::Ahead { .. }
+                | Self::Behind { .. }
                 | Self::Forked { .. }
                 | Self::NoCosignature { .. }
                 | Self::Head(_)
@@ -107,6 +127,9 @@ pub struct Submitted {
     pub is_known: bool,
     /// Whether it covers the run's end.
     pub is_last: bool,
+    /// Size of a head that the witness had cosigned and that is not in the file
+    /// beside the ledger, where it told one: heads of before may be missing too.
+    pub not_here: Option<u64>,
     /// When the witness cosigned it, in seconds since 1970; `None` where nothing
     /// was asked.
     pub time_s: Option<u64>,
@@ -154,32 +177,52 @@ impl<'a> Submission<'a> {
         let is_last = self.run_end.is_some_and(|end| head.size > end);
         let path = cosigned_file::path_for(self.ledger);
         // A witness that cannot be asked leaves no file behind.
-        let newest = CosignedFile::newest_at(&path, &self.witness)?;
+        let newest = CosignedFile::newest_at(&path, &self.witness, &head.origin)?;
         if newest == Some((head.size, head.root)) {
-            return Ok(Submitted { head, is_known: true, is_last, time_s: None });
+            return Ok(Submitted { head, is_known: true, is_last, not_here: None, time_s: None });
         }
         // A size beyond the head is left for the witness to say.
         let mut old_size = newest.map_or(0, |(size, _)| size).min(head.size);
+        let mut told = None;
         for _ in 0..MAX_TRIES {
             let proof = leaves::consistency(&levels, old_size, head.size)?;
             match self.client.add_checkpoint(old_size, &proof, &note)? {
                 Reply::Cosigned(lines) => {
+                    // Another submission may have kept that head meanwhile.
+                    let held = CosignedFile::newest_at(&path, &self.witness, &head.origin)?;
+                    let not_here = told.filter(|told| held.is_none_or(|(held, _)| held < *told));
                     let time_s = self.keep(&note, &public, &lines, &path)?;
-                    return Ok(Submitted { head, is_known: false, is_last, time_s: Some(time_s) });
+                    return Ok(Submitted { head, is_known: false, is_last, not_here, time_s: Some(time_s) });
                 }
                 Reply::Conflict { size } if size > head.size => {
-                    return Err(SubmissionError::Ahead { witness: self.name(), size, own: head.size });
+                    let (witness, own) = (self.name(), head.size);
+                    return Err(SubmissionError::Ahead { origin: head.origin, witness, size, own });
+                }
+                Reply::Conflict { size } if newest.is_some_and(|(held, _)| size < held) => {
+                    let held = newest.map_or(0, |(held, _)| held);
+                    return Err(SubmissionError::Behind { held, path, size, witness: self.name() });
                 }
                 Reply::Conflict { size } if size == old_size => {
-                    return Err(SubmissionError::Forked { witness: self.name(), size });
+                    return Err(SubmissionError::Forked { origin: head.origin, witness: self.name(), size });
                 }
-                Reply::Conflict { size } => old_size = size,
+                Reply::Conflict { size } => {
+                    told = Some(size).filter(|size| *size > 0);
+                    old_size = size;
+                }
                 Reply::BadProof => {
-                    return Err(SubmissionError::Forked { witness: self.name(), size: old_size });
+                    let (origin, witness) = (head.origin, self.name());
+                    return Err(SubmissionError::Forked { origin, witness, size: old_size });
                 }
             }
         }
         Err(SubmissionError::Restless { witness: self.name() })
+    }
+
+    /// Where the witness gives every head of a log that it cosigned, in the form of
+    /// the file beside the ledger.
+    #[must_use]
+    pub fn cosigned_url(&self, origin: &str) -> String {
+        self.client.cosigned_url(origin)
     }
 
     fn name(&self) -> String {

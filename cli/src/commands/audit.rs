@@ -23,7 +23,7 @@ use crate::output::{count, print, say, say_done, write_file, write_out};
 
 pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
-    let is_bundle = bundle::is_bundle(&arguments.ledger);
+    let is_bundle = bundle::is_bundle(&arguments.ledger)?;
     if is_bundle && arguments.save {
         return Err(Failure::new(
             format!("{}: a report of a bundle has no ledger to lie beside", arguments.ledger.display()),

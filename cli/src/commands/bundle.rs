@@ -1,6 +1,8 @@
 //! `ledger bundle`: a run as one file, and audits and imports of such a file.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
@@ -8,7 +10,6 @@ use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ledger::bundle::{BundleProgress, BundleRequest, BundleSummary, bundle};
 use schemas::report::Report;
 use serde_json::json;
-use std::path::PathBuf;
 use validator::bundle::{BundleAudit, Unpacked, unpack};
 
 use crate::failure::{Failure, OrFail};
@@ -103,9 +104,66 @@ fn bar(template: &str) -> ProgressBar {
     bar
 }
 
-/// Whether a path is a bundle; one that cannot be read is left to who reads it.
-pub(super) fn is_bundle(path: &Path) -> bool {
-    validator::bundle::is_bundle(path).unwrap_or(false)
+/// How the name of a bundle ends.
+const SUFFIX: &str = ".tar.zst";
+
+/// What is read of a file to say what it is: a first header of a tar archive.
+const NUM_FIRST_BYTES: u64 = 512;
+
+/// Whether a path is a bundle, by its first bytes and under any name; one that
+/// cannot be read is left to who reads it. What only has the name of a bundle is
+/// refused: an audit of it as a ledger would call it tampered with.
+pub(super) fn is_bundle(path: &Path) -> Result<bool, Failure> {
+    if validator::bundle::is_bundle(path).unwrap_or(false) {
+        return Ok(true);
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    if !name.ends_with(SUFFIX) || !path.is_file() {
+        return Ok(false);
+    }
+    let mut first = Vec::new();
+    let file = File::open(path).or_fail(path.display(), "make it readable")?;
+    file.take(NUM_FIRST_BYTES).read_to_end(&mut first).or_fail(path.display(), "make it readable")?;
+    if first.starts_with(b"SQLite format 3\0") {
+        return Ok(false);
+    }
+    Err(Failure::new(
+        format!(
+            "{} is no bundle: {}, and a bundle is a tar archive in one Zstandard frame, which begins with 28 b5 2f fd",
+            path.display(),
+            what_begins(&first)
+        ),
+        "fetch it again, or make it of the run with `ledger bundle run.db run.tar.zst`; a ledger has another name",
+    ))
+}
+
+/// What a file is that has the name of a bundle, by its first bytes.
+fn what_begins(first: &[u8]) -> String {
+    match first {
+        [] => "it is empty".to_owned(),
+        [0x1f, 0x8b, ..] => "it is compressed with gzip".to_owned(),
+        _ if first.get(257..262) == Some(b"ustar".as_slice()) => {
+            "it is a tar archive that is not compressed".to_owned()
+        }
+        _ => {
+            let digits: Vec<String> = first.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+            format!("it begins with {}", digits.join(" "))
+        }
+    }
+}
+
+/// The failure of a command that reads a ledger and was given a bundle of one.
+pub(super) fn refuse_bundle(path: &Path) -> Result<(), Failure> {
+    if !validator::bundle::is_bundle(path).unwrap_or(false) {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Failure::new(
+        format!("{path} is a bundle (or another file in a Zstandard frame), and this command reads a ledger"),
+        format!(
+            "make its ledger with `ledger import {path} -o FILE`, or judge the bundle with `ledger audit {path}`"
+        ),
+    ))
 }
 
 /// Unpacks a bundle, with a progress bar on stderr.

@@ -108,7 +108,7 @@ fn explain(error: ChallengeError, ledger: &std::path::Path) -> Failure {
     if is_finding {
         failure.into_findings(ledger, "compare with another copy of the ledger")
     } else {
-        failure
+        failure.with_hint("name a regular file that is there and can be read")
     }
 }
 

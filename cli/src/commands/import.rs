@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &ImportArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     let keys = arguments.trust.as_deref().map(trusted_keys).transpose()?.unwrap_or_default();
     let (folder, ledger) = (&arguments.export, &arguments.output);
-    let summary = if bundle::is_bundle(folder) {
+    let summary = if bundle::is_bundle(folder)? {
         let scratch = Scratch::new()?;
         let unpacked = bundle::unpacked(folder, &scratch)?;
         let Some(export) = unpacked.export() else {

@@ -73,5 +73,6 @@ pub(crate) fn run(command: Command) -> Result<u8, Failure> {
 
 /// Opens a ledger for reading.
 fn open_ledger(path: &Path) -> Result<Reader, Failure> {
+    bundle::refuse_bundle(path)?;
     Reader::open(path).or_hint("name the file that `ledger freeze` made, by default run.db")
 }

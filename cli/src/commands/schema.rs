@@ -21,6 +21,7 @@ macro_rules! schemas {
 }
 
 schemas!(
+    "bundle-manifest",
     "campaign-report",
     "checkpoint-manifest",
     "contract",

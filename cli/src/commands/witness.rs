@@ -16,7 +16,8 @@ use schemas::contract::WitnessKey;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use witness::client::Client;
+use witness::client::{Client, ClientError};
+use witness::cosigned_file;
 use witness::policy::{Policy, Team};
 use witness::server::{Witness, serve};
 use witness::state::State;
@@ -285,9 +286,19 @@ fn add(arguments: &AddArguments) -> Result<u8, Failure> {
                 }
                 continue;
             }
-            Err(error) => return Err(explain(error, &arguments.ledger)),
+            Err(error) => return Err(explain(error, &submission, &arguments.ledger)),
         };
         tell(&submitted, &witness, arguments, told)?;
+        if let Some(size) = submitted.not_here {
+            say(format!(
+                "{} had cosigned {} entries of this run before, and {} did not hold it. Every head that it cosigned: \
+                 curl -o FILE {} (then `ledger audit --cosigned FILE`, or put it in that file's place)",
+                witness.name,
+                count(size),
+                cosigned_file::path_for(&arguments.ledger).display(),
+                submission.cosigned_url(&submitted.head.origin)
+            ));
+        }
         told = true;
         if !arguments.follow || submitted.is_last {
             return Ok(0);
@@ -328,14 +339,41 @@ fn with_causes(error: &SubmissionError) -> String {
     text
 }
 
-fn explain(error: SubmissionError, ledger: &Path) -> Failure {
+fn explain(error: SubmissionError, submission: &Submission<'_>, ledger: &Path) -> Failure {
+    let hint = match &error {
+        SubmissionError::Ahead { origin, .. } | SubmissionError::Forked { origin, .. } => format!(
+            "what it cosigned is at {}, and `ledger audit --cosigned FILE` compares the ledger with it; submit the copy \
+             of the run that has those entries",
+            submission.cosigned_url(origin)
+        ),
+        SubmissionError::Behind { .. } => {
+            "keep the file, which an audit takes as it is, and ask whoever runs the witness; another witness of the \
+             contract may still cosign"
+                .to_owned()
+        }
+        SubmissionError::Client(ClientError::Answer { status: 403, .. }) => {
+            "the witness knows this run, or its team, under other keys: whoever runs it names the keys of this one with \
+             `ledger witness serve --trust FILE`"
+                .to_owned()
+        }
+        SubmissionError::Client(ClientError::Answer { status: 404, .. }) => {
+            "the witness knows no key of this run: whoever runs it names the team's keys with `ledger witness serve \
+             --trust FILE`, or the log's own with --log; or the address is not that of a witness"
+                .to_owned()
+        }
+        SubmissionError::Client(ClientError::Answer { status: 500..=599, .. }) => {
+            "the witness could not decide, and cosigned nothing: submit again later, which asks for the same head"
+                .to_owned()
+        }
+        _ if error.is_finding() => {
+            "`ledger audit` says what is wrong with the ledger; ask the witness what it saw (`ledger witness list`)"
+                .to_owned()
+        }
+        _ => "is the witness running at that address, and does it know the team's keys (--trust)?".to_owned(),
+    };
     let is_finding = error.is_finding();
     let failure = Failure::from(error);
-    if is_finding {
-        let hint = "`ledger audit` says what is wrong with the ledger; ask the witness what it saw (`ledger witness list`)";
-        return failure.into_findings(ledger, hint);
-    }
-    failure.with_hint("is the witness running at that address, and does it know the team's keys (--trust)?")
+    if is_finding { failure.into_findings(ledger, &hint) } else { failure.with_hint(hint) }
 }
 
 fn tell(
@@ -344,7 +382,7 @@ fn tell(
     arguments: &AddArguments,
     told: bool,
 ) -> Result<(), Failure> {
-    let Submitted { head, is_known, is_last, time_s } = submitted;
+    let Submitted { head, is_known, is_last, time_s, .. } = submitted;
     if told && *is_known {
         return Ok(());
     }

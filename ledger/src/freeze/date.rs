@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::problem::Problems;
+use crate::time::utc;
 
 /// Adds a problem where an expiry is no day, or is over.
 pub(super) fn check(expires: Option<&str>, pointer: &str, today: &str, problems: &mut Problems) {
@@ -43,19 +44,10 @@ pub(super) fn is_day(text: &str) -> bool {
     (1..=num_days).contains(&day)
 }
 
-/// The day of a clock reading. Howard Hinnant, "chrono-Compatible Low-Level
-/// Date Algorithms", `civil_from_days`.
+/// The day of a clock reading.
 pub(super) fn day_of(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |duration| duration.as_secs());
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    utc(seconds).0
 }
 
 #[cfg(test)]

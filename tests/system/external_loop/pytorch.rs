@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use system_tests::programs::{Finished, finish};
 use system_tests::run_folder::RunFolder;
@@ -171,6 +172,47 @@ fn an_exception_ends_the_attempt_as_failed_and_a_signal_as_interrupted() -> Resu
     assert_eq!(outcomes, ["failed", "interrupted", "interrupted", "completed"]);
     let report = folder.report();
     assert_eq!(report["verdict"], "accepted", "{report:#}");
+    Ok(())
+}
+
+/// A loop that leaves a child behind when it is killed, and what the next attempt
+/// says while the child lives.
+fn with_a_child_left(package: &Path, fork: &str) -> Result<Finished> {
+    let place = "    optimizer.zero_grad(set_to_none=True)\n";
+    // The alarm ends the child where this test does not.
+    let lines = format!(
+        r"{place}    if step == 3 and attempt.number == 1:
+        import ctypes, os, signal, time
+        child = {fork}
+        if child == 0:
+            signal.alarm(300)
+            time.sleep(600)
+        with open('child.txt', 'w') as file:
+            file.write(str(child))
+"
+    );
+    let scripts = TempDir::new()?;
+    let script = changed(scripts.path(), place, &lines)?;
+    let folder = frozen(package, &script);
+    kill_at(package, &folder, "step      9")?;
+    let child = std::fs::read_to_string(folder.path().join("child.txt"))?;
+    let child = Pid::from_raw(child.trim().parse()?).context("the child's number")?;
+    let next = train(package, &folder);
+    let lives = test_kill_process(child).is_ok();
+    kill_process(child, Signal::KILL)?;
+    ensure!(lives, "the child had ended before the next attempt did\n{next}");
+    Ok(next)
+}
+
+#[test]
+fn a_forked_child_that_outlives_a_killed_loop_does_not_keep_its_lock() -> Result<()> {
+    let package = package()?;
+    let next = with_a_child_left(package.path(), "os.fork()")?.expect_code(0);
+    assert!(next.stdout.contains("attempt 2 resumes from s00000005-a1"), "{next}");
+    // The control: a fork of which Python knows nothing.
+    let next = with_a_child_left(package.path(), "ctypes.PyDLL(None).fork()")?;
+    assert_ne!(next.code, 0, "{next}");
+    next.expect_message(&["does not run here any more", "a process that it forked may hold the lock"]);
     Ok(())
 }
 

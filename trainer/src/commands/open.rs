@@ -11,12 +11,13 @@ use schemas::digest::Digest;
 use schemas::ids::CheckpointId;
 use schemas::state::StateClass;
 
-use crate::checkpoint::file_kind;
 use crate::checkpoint::validate::{self, Expected};
+use crate::checkpoint::{below, file_kind};
 use crate::cli::{self, Failure};
 use crate::export;
 use crate::run::error::{RunError, chain};
 use crate::state::{StateError, tree};
+use crate::store::working_folder;
 
 use super::OpenArguments;
 use super::fetch::bring;
@@ -46,7 +47,12 @@ pub(super) fn run(arguments: &OpenArguments) -> Result<u8, Failure> {
         run: &opened.frozen.run,
         step: fact.step,
     };
-    let folder = opened.checkpoint_folder(&fact.checkpoint);
+    let store = working_folder(&opened.frozen.contract.checkpoints.store);
+    let relative = format!("{store}/{}", fact.checkpoint);
+    let folder = below::resolve(&opened.folder, &relative).map_err(|error| Failure {
+        message: format!("{}: {error}", opened.folder.join(&relative).display()),
+        hint: Some("put the checkpoint's own folder there; an audit reads none that is reached by a link"),
+    })?;
     let (manifest, contents) = validate::load(&folder, &expected).map_err(|error| Failure {
         message: chain(&error),
         hint: Some(

@@ -41,6 +41,7 @@ use schemas::state::StateClass;
 
 use crate::checkpoint::locate::RecordedCheckpoint;
 use crate::checkpoint::validate::{self, Expected};
+use crate::checkpoint::{CheckpointError, below};
 use crate::identity::{self, Identity};
 use crate::run::costs::micros;
 use crate::run::error::RunError;
@@ -240,10 +241,19 @@ fn check_bytes(
         run: &frozen.run,
         step: record.step,
     };
-    let folder = run::folder_of(&options.ledger).join(&record.path);
+    let folder = folder_below(&run::folder_of(&options.ledger), record)?;
     let read = validate::reread(&folder, &expected);
     read.map(|_| ())
         .map_err(|error| ProbeError::Bytes { checkpoint: record.checkpoint.clone(), source: Box::new(error) })
+}
+
+/// The folder of a checkpoint. What is reached through a link is no part of the
+/// run to whoever audits it, and a probe of it would say nothing.
+pub(crate) fn folder_below(ledger_folder: &Path, record: &RecordedCheckpoint) -> Result<PathBuf, ProbeError> {
+    below::resolve(ledger_folder, &record.path).map_err(|error| {
+        let source = CheckpointError::io("read", ledger_folder.join(&record.path))(error);
+        ProbeError::Bytes { checkpoint: record.checkpoint.clone(), source: Box::new(source) }
+    })
 }
 
 /// Everything about this process that its probes share.

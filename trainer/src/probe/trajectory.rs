@@ -16,6 +16,7 @@ use schemas::ids::CheckpointId;
 use schemas::state::StateClass;
 use sha2::{Digest as _, Sha256};
 
+use crate::checkpoint::locate::RecordedCheckpoint;
 use crate::device;
 use crate::engine::{Engine, EngineConfig};
 use crate::identity;
@@ -30,6 +31,7 @@ use crate::state::SelectionTracker;
 
 use super::continuations;
 use super::error::ProbeError;
+use super::folder_below;
 use super::state_bytes::StateBytes;
 use super::transcript::{Opening, Transcript, TranscriptWriter};
 use super::walk::{Setting, Trajectory, interrupted};
@@ -104,7 +106,11 @@ pub fn run(options: &TrajectoryOptions) -> Result<(), ProbeError> {
     let history = history(&reader)?;
     let ledger_folder = folder_of(&options.ledger);
     let records = history.usable_checkpoints();
-    let records = records.into_iter().filter(|record| record.checkpoint == options.checkpoint).collect();
+    let records: Vec<RecordedCheckpoint> =
+        records.into_iter().filter(|record| record.checkpoint == options.checkpoint).collect();
+    for record in &records {
+        folder_below(&ledger_folder, record)?;
+    }
     let resume = resume::decide_among(&frozen, &history, &ledger_folder, records)?;
     if let Some(unusable) = resume.unusable.into_iter().next() {
         let source = Box::new(unusable.error);
@@ -126,7 +132,7 @@ pub fn run(options: &TrajectoryOptions) -> Result<(), ProbeError> {
         device: device::open(frozen.contract.plan.device)?,
     })?;
     warm_start::apply(&mut engine, loaded.weights.as_deref())?;
-    let end_step = history.end.as_ref().map(|end| end.last_step);
+    let end_step = history.ordinary_end();
     let num_workers = resume.num_workers;
     let identity = &identity;
     let setting = Setting { console, end_step, frozen: &frozen, identity, interrupt, num_workers };

@@ -30,7 +30,8 @@ pub(crate) fn interrupted(interrupt: &Interrupt) -> ProbeError {
 /// What does not change while a trajectory runs.
 pub(crate) struct Setting<'a> {
     pub(crate) console: Console,
-    /// The last step of a run that ended: every stream was evaluated there.
+    /// The last step of a run that ended in the ordinary way: every stream was
+    /// evaluated there ([`History::ordinary_end`](crate::run::history::History::ordinary_end)).
     pub(crate) end_step: Option<u64>,
     pub(crate) frozen: &'a FrozenContract,
     pub(crate) identity: &'a Identity,

@@ -22,7 +22,6 @@ use std::path::{Path, PathBuf};
 use ledger::FrozenContract;
 use ledger::reader::Reader;
 use ledger::tree::{Frontier, leaf_hash};
-use schemas::body::Outcome;
 use schemas::challenge::{
     CHALLENGE_FORMAT, Challenge, MAX_REPLAY_BYTES, REPLAY_FORMAT, Replay, ReplayedSegment, Segment,
 };
@@ -118,24 +117,20 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, ReplayError> {
     warm_start::apply(&mut initial, loaded.weights.as_deref())?;
     let setting = Setting {
         console,
-        end_step: end_step(&whole),
+        end_step: whole.ordinary_end(),
         frozen: &frozen,
         identity: &identity,
         interrupt,
         num_workers: contract.topology.workers,
     };
-    let process = Process { folder: &folder, history: &history, setting, whole: &whole };
+    // On one of the pool's own threads, as everything of an engine.
+    let (copy, within) = (initial.clone(), &setting);
+    let max_checkpoint_bytes = rayon::scope(move |_| segment::max_checkpoint_bytes(&copy, within))?;
+    let process =
+        Process { folder: &folder, history: &history, max_checkpoint_bytes, setting, whole: &whole };
     let replay = process.execute(&challenge, challenge_digest, &initial)?;
     write(&output, &replay)?;
     Ok(ReplayReport::new(&challenge, &replay, output))
-}
-
-/// The last step, where the last attempt came to it in the ordinary way: then
-/// every stream was evaluated there. A run that was given up ends anywhere.
-fn end_step(history: &History) -> Option<u64> {
-    let outcome = history.attempts.last().and_then(|attempt| attempt.outcome);
-    let is_ordinary = matches!(outcome, Some(Outcome::Completed | Outcome::BudgetExhausted));
-    history.end.as_ref().filter(|_| is_ordinary).map(|end| end.last_step)
 }
 
 /// What all segments share.
@@ -144,6 +139,8 @@ struct Process<'a> {
     folder: &'a Path,
     /// Below the challenge's head.
     history: &'a History,
+    /// No checkpoint of the contract is larger; a larger one is not read.
+    max_checkpoint_bytes: u64,
     setting: Setting<'a>,
     /// Of all entries, those behind the head too.
     whole: &'a History,

@@ -18,7 +18,7 @@ use schemas::state::StateClass;
 use serde_json::Value;
 
 use crate::checkpoint::locate::RecordedCheckpoint;
-use crate::checkpoint::validate::MAX_MANIFEST_BYTES;
+use crate::checkpoint::validate::{self, Expected, MAX_MANIFEST_BYTES};
 use crate::checkpoint::{self, CheckpointError, WINDOW_NAME, below, manifest};
 use crate::distance::{self, Measure};
 use crate::engine::Engine;
@@ -26,11 +26,12 @@ use crate::engine::window::WindowState;
 use crate::export::{self, NamedTensor};
 use crate::probe::error::ProbeError;
 use crate::probe::state_bytes::{StateBytes, digest_of};
-use crate::probe::walk::Trajectory;
+use crate::probe::walk::{Setting, Trajectory};
 use crate::run::error::{RunError, chain};
 use crate::run::history::{History, Progress};
+use crate::run::refusal::Refusal;
 use crate::run::resume::{self, ResumeState};
-use crate::state::StateError;
+use crate::state::{SelectionTracker, StateError};
 
 use super::room::Room;
 use super::{Process, ReplayError};
@@ -38,6 +39,49 @@ use super::{Process, ReplayError};
 /// How much longer a document of the checkpoint may be than that of the replay:
 /// numbers are written with more or fewer digits.
 const SLACK_BYTES: u64 = 1 << 20;
+
+/// How much larger than the initial state the files of a checkpoint may be:
+/// gradients of an unfinished update join it, and numbers grow in its documents.
+const MAX_GROWTH: u64 = 4;
+
+/// The most bytes that a checkpoint of this contract may have, by its state at the
+/// beginning. Whoever recorded the run chose what its manifests and files say, and a
+/// file may be longer than anything that was ever written to its disk.
+pub(super) fn max_checkpoint_bytes(initial: &Engine, setting: &Setting<'_>) -> Result<u64, ProbeError> {
+    let contract = setting.contract();
+    let selection = SelectionTracker::new(contract).ok_or_else(|| Refusal::Unsupported {
+        pointer: "/selection/stream",
+        found: contract.selection.stream.clone(),
+    })?;
+    let plan = (setting.plan(), setting.num_workers);
+    let state = StateBytes::capture(initial, contract, plan, selection.state())?;
+    let shards = state.iter().flat_map(|(_, shards)| shards.values());
+    let num_bytes = shards.fold(0u64, |sum, bytes| sum.saturating_add(bytes.len() as u64));
+    Ok(num_bytes.saturating_mul(MAX_GROWTH).saturating_add(SLACK_BYTES))
+}
+
+/// Refuses a checkpoint by its manifest before its files are read into memory.
+fn check_size(process: &Process<'_>, folder: &Path, start: &RecordedCheckpoint) -> Result<(), String> {
+    let frozen = process.setting.frozen;
+    let expected = Expected {
+        checkpoint: &start.checkpoint,
+        contract: frozen.digest,
+        manifest: start.manifest,
+        run: &frozen.run,
+        step: start.step,
+    };
+    let manifest = validate::read_manifest(folder, &expected).map_err(|error| chain(&error))?;
+    let shards = manifest.classes.iter().flat_map(|captured| &captured.shards);
+    let num_bytes = shards.fold(0u64, |sum, shard| sum.saturating_add(shard.num_bytes));
+    let most = process.max_checkpoint_bytes;
+    if num_bytes <= most {
+        return Ok(());
+    }
+    Err(format!(
+        "{}: its files have {num_bytes} bytes, and a state of this contract has at most {most}; none of them is read",
+        folder.display()
+    ))
+}
 
 /// A segment that was not executed.
 pub(super) fn failed(drawn: &Segment, failure: String) -> ReplayedSegment {
@@ -52,14 +96,18 @@ pub(super) fn execute(
     drawn: &Segment,
     room: &mut Room,
 ) -> Result<ReplayedSegment, ReplayError> {
-    let Process { folder, history, setting, whole } = process;
+    let Process { folder, history, setting, whole, .. } = process;
     let contract = setting.contract();
     let start = match recorded(history, whole, &drawn.start) {
         Ok(start) => start,
         Err(reason) => return Ok(failed(drawn, reason)),
     };
-    if let Err(error) = below::resolve(folder, &start.path) {
-        return Ok(failed(drawn, format!("{}: {error}", start.path)));
+    let start_folder = match below::resolve(folder, &start.path) {
+        Ok(start_folder) => start_folder,
+        Err(error) => return Ok(failed(drawn, format!("{}: {error}", start.path))),
+    };
+    if let Err(reason) = check_size(process, &start_folder, &start) {
+        return Ok(failed(drawn, reason));
     }
     let end = history.checkpoints.get(&drawn.end.checkpoint);
     let Some(end) = end.filter(|end| end.step == drawn.end.step && drawn.end.step > drawn.start.step) else {

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ledger::recovery::Charges;
 use schemas::body::{
     Body, CandidateAdmittedDet, CandidateObs, CandidateSelectedDet, CostTotals, Counters, FaultObservedDet,
     Halves, ObservedFault, Outcome, RunEndDet, SegmentStartDet,
@@ -17,7 +18,6 @@ use schemas::ids::{AttemptId, CandidateId, CheckpointId};
 use crate::checkpoint::locate::RecordedCheckpoint;
 use crate::checkpoint::roster::Roster;
 
-use super::charges::Charges;
 use super::doubt;
 use super::segments::PastSegment;
 
@@ -375,6 +375,15 @@ impl History {
         self.checkpoints.values().filter(ended).map(|known| known.checkpoint.clone()).collect()
     }
 
+    /// The last step, where the last attempt came to it in the ordinary way: then
+    /// every stream was evaluated there. A run that was given up ends anywhere.
+    #[must_use]
+    pub fn ordinary_end(&self) -> Option<u64> {
+        let outcome = self.attempts.last().and_then(|attempt| attempt.outcome);
+        let is_ordinary = matches!(outcome, Some(Outcome::Completed | Outcome::BudgetExhausted));
+        self.end.as_ref().filter(|_| is_ordinary).map(|end| end.last_step)
+    }
+
     /// Evaluation of a stream at a step.
     #[must_use]
     pub fn evaluation(&self, stream: &str, step: u64) -> Option<f64> {
@@ -385,5 +394,47 @@ impl History {
     #[must_use]
     pub fn cost(&self) -> CostTotals {
         self.attempts.iter().fold(CostTotals::default(), |total, past| super::costs::add(total, past.cost))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(outcome_of_attempt: Option<Outcome>, outcome: Outcome) -> History {
+        let attempt = PastAttempt {
+            attempt: AttemptId(1),
+            cost: CostTotals::default(),
+            from_step: 0,
+            has_open_fault: false,
+            is_in_doubt: false,
+            is_refused: false,
+            last_step: 7,
+            num_workers: 1,
+            outcome: outcome_of_attempt,
+            process: 1,
+            reason: String::new(),
+            resumed_from: None,
+            is_reported: true,
+            start_us: 0,
+        };
+        let reason = "of this test".to_owned();
+        let end =
+            RunEndDet { counters: Counters::default(), last_step: 7, outcome, reason, target_met: None };
+        History { attempts: vec![attempt], end: Some(end), ..History::default() }
+    }
+
+    #[test]
+    fn a_run_that_was_given_up_is_not_fully_evaluated_at_its_end() {
+        for outcome in [Outcome::Completed, Outcome::BudgetExhausted] {
+            assert_eq!(ended(Some(outcome), outcome).ordinary_end(), Some(7));
+        }
+        // All attempts are used, and the last one failed or vanished.
+        for outcome in [Some(Outcome::Failed), Some(Outcome::Interrupted), None] {
+            assert_eq!(ended(outcome, Outcome::BudgetExhausted).ordinary_end(), None, "{outcome:?}");
+        }
+        assert_eq!(ended(Some(Outcome::Refused), Outcome::Refused).ordinary_end(), None);
+        let running = History { end: None, ..ended(Some(Outcome::Completed), Outcome::Completed) };
+        assert_eq!(running.ordinary_end(), None);
     }
 }

@@ -1,10 +1,10 @@
 //! What a person did between two attempts, as whoever starts the next one says
 //! it: the record would not show it otherwise.
 
+use ledger::recovery::cost;
 use schemas::body::{Body, Halves, InterventionDet, InterventionObs};
 
 use super::attempt::Attempt;
-use super::charges::cost;
 use super::error::RunError;
 
 /// An intervention.

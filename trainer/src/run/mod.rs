@@ -9,7 +9,6 @@
 
 pub mod attempt;
 mod calendar;
-pub mod charges;
 pub mod conclude;
 pub mod doubt;
 pub mod error;

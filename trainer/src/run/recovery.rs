@@ -12,10 +12,8 @@ use std::path::Path;
 
 use ledger::FrozenContract;
 use ledger::reader::Reader;
-use schemas::body::{
-    Body, CheckpointDet, CheckpointFailedObs, FaultObservedDet, FaultObservedObs, FaultRecoveredDet,
-    FaultRecoveredObs, Halves, ObservedFault,
-};
+use ledger::recovery::{self, NOT_VALIDATED, Struck};
+use schemas::body::{Body, FaultRecoveredDet, FaultRecoveredObs, Halves, ObservedFault};
 use schemas::contract::{FaultKind, SaveMode};
 use schemas::ids::{AttemptId, CheckpointId, RunId};
 use schemas::state::CheckpointManifest;
@@ -28,24 +26,15 @@ use super::failpoint;
 use super::history::{History, PastAttempt, PastCheckpoint};
 use super::resume::ResumeState;
 
-/// `fault.observed` of an attempt that vanished. Where it left a save half-way,
-/// whether that or the rest of it was interrupted is not known.
+/// `fault.observed` of an attempt that vanished.
 #[must_use]
 pub fn vanished(past: &PastAttempt, history: &History) -> Body {
     let is_saving = history.unfinished_checkpoints().any(|known| known.attempt == past.attempt);
-    let cause = (!is_saving).then_some(FaultKind::WorkerLoss);
-    let description = "the attempt left no terminal entry".to_owned();
-    observed(past, (ObservedFault::AttemptVanished, cause), None, description)
+    recovery::vanished(struck_by(past), is_saving)
 }
 
-fn observed(
-    past: &PastAttempt,
-    (fault, cause): (ObservedFault, Option<FaultKind>),
-    checkpoint: Option<CheckpointId>,
-    description: String,
-) -> Body {
-    let det = FaultObservedDet { attempt: past.attempt, cause, fault, last_step: past.last_step };
-    Body::FaultObserved(Box::new(Halves { det, obs: FaultObservedObs { checkpoint, description } }))
+const fn struck_by(past: &PastAttempt) -> Struck {
+    Struck { attempt: past.attempt, last_step: past.last_step }
 }
 
 /// Records what happened to earlier attempts and cleans up after them.
@@ -74,8 +63,8 @@ pub fn record(
         let checkpoint = Some(unusable.record.checkpoint.clone());
         let description = error::chain(&unusable.error);
         let cause = unusable.error.is_other_content().then_some(FaultKind::SingleShardCorruption);
-        let body = observed(saver, (ObservedFault::CheckpointCorrupt, cause), checkpoint, description);
-        attempt.record(resume.step, body)?;
+        let fault = (ObservedFault::CheckpointCorrupt, cause);
+        attempt.record(resume.step, recovery::observed(struck_by(saver), fault, checkpoint, description))?;
         struck.insert(saver.attempt, saver);
     }
     let unfinished: Vec<&PastCheckpoint> = history.unfinished_checkpoints().collect();
@@ -86,8 +75,8 @@ pub fn record(
         let Some(saver) = past(known.attempt) else { continue };
         let description = format!("it stopped after {:?}", known.progress);
         let checkpoint = Some(known.checkpoint.clone());
-        let body = observed(saver, (ObservedFault::CheckpointIncomplete, cause), checkpoint, description);
-        attempt.record(resume.step, body)?;
+        let fault = (ObservedFault::CheckpointIncomplete, cause);
+        attempt.record(resume.step, recovery::observed(struck_by(saver), fault, checkpoint, description))?;
         struck.insert(saver.attempt, saver);
     }
 
@@ -107,23 +96,22 @@ pub fn record(
     let corrupt = resume.unusable.iter().map(|unusable| (&unusable.record, error::chain(&unusable.error)));
     let doubtful = resume.doubtful.iter().map(|known| (&known.record, known.reason()));
     for (record, reason) in corrupt.chain(doubtful) {
-        let obs = CheckpointFailedObs { checkpoint: record.checkpoint.clone(), reason };
-        let halves = Box::new(Halves { det: CheckpointDet { step: record.step }, obs });
         charges.given_up(record.num_bytes);
+        let halves = recovery::given_up(&record.checkpoint, record.step, reason);
         attempt.record(record.step, Body::CheckpointQuarantined(halves))?;
     }
     for known in &unfinished {
-        let reason = "the attempt that wrote it ended before it was validated".to_owned();
-        let obs = CheckpointFailedObs { checkpoint: known.checkpoint.clone(), reason };
-        let halves = Box::new(Halves { det: CheckpointDet { step: known.step }, obs });
         charges.given_up(history.num_bytes(&known.checkpoint));
+        let halves = recovery::given_up(&known.checkpoint, known.step, NOT_VALIDATED.to_owned());
         attempt.record(known.step, Body::CheckpointFailed(halves))?;
     }
     // Also where an attempt recovered and ended before it had charged.
     if !charges.is_open() {
         return Ok(());
     }
-    charges.record(attempt, resume.step, reader)?;
+    for body in charges.entries(reader)? {
+        attempt.record(resume.step, body)?;
+    }
     attempt.flush()?;
     failpoint::pass("recovery.recorded");
 

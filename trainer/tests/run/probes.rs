@@ -265,6 +265,12 @@ fn what_cannot_be_probed_is_refused_and_leaves_no_entry() -> Result<()> {
     for (arguments, says) in refused {
         folder.probe(arguments)?.expect(2).says(says);
     }
+    // The bytes are the right ones, and somewhere else: an audit would not read them.
+    let path = folder.path().join("checkpoints").join(&known);
+    fs::rename(&path, folder.path().join("elsewhere"))?;
+    std::os::unix::fs::symlink(folder.path().join("elsewhere"), &path)?;
+    let linked = folder.probe(&["--checkpoint", &known])?.expect(2);
+    linked.says("nothing was started").says("is a symbolic link").says("hint: ");
     assert_eq!(folder.entries()?, entries);
     Ok(())
 }

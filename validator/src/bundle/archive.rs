@@ -280,18 +280,16 @@ fn explain(
 /// The members of an archive, in the order of its manifest.
 pub(super) struct Members<S> {
     stream: S,
-    num_bytes: u64,
 }
 
 impl<S: Stream> Members<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, num_bytes: 0 }
+        Self { stream }
     }
 
     /// Fills a buffer; that the archive ends before is refused.
     fn exactly(&mut self, buffer: &mut [u8]) -> Result<(), Fault> {
         let count = self.stream.fill(buffer)?;
-        self.num_bytes += count as u64;
         if count == buffer.len() { Ok(()) } else { Err(Refusal::Truncated.into()) }
     }
 
@@ -316,10 +314,19 @@ impl<S: Stream> Members<S> {
     pub(super) fn manifest(&mut self) -> Result<BundleManifest, Failed> {
         let failed = |fault| (BUNDLE_MANIFEST.to_owned(), fault);
         let refuse = |what: String| failed(Refusal::Manifest(what).into());
-        let block = self.block().map_err(failed)?;
+        let no_bundle = |what| -> Failed { ("its beginning".to_owned(), Refusal::NoBundle(what).into()) };
+        let mut block = [0; BLOCK_BYTES];
+        // A file that was cut is an error of the stream; this one is whole, and short.
+        if self.stream.fill(&mut block).map_err(failed)? < BLOCK_BYTES {
+            return Err(no_bundle("it holds less than the header of one file"));
+        }
         let num_bytes =
             size_of(&block).filter(|num_bytes| header(BUNDLE_MANIFEST, *num_bytes) == Some(block));
         let Some(num_bytes) = num_bytes else {
+            // Of what is no header there is no name either.
+            if block.get(257..262) != Some(b"ustar".as_slice()) {
+                return Err(no_bundle("it holds no archive"));
+            }
             let refusal = explain(&block, None, &[]);
             let refusal = match refusal {
                 Refusal::Duplicate => Refusal::Metadata,

@@ -36,6 +36,11 @@ pub enum Refusal {
     /// A member that is a folder.
     #[error("folder: the manifest names folders, the archive holds none")]
     Folder,
+    /// A frame around something else.
+    #[error(
+        "no-bundle: {0}; a bundle is a ustar archive in one Zstandard frame, and its first member is manifest.json"
+    )]
+    NoBundle(&'static str),
     /// A header of another form than ustar.
     #[error("extension: {0}, and a bundle is plain ustar")]
     Extension(&'static str),
@@ -153,7 +158,10 @@ pub enum BundleError {
 const fn hint_of(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Truncated | Refusal::Frame(_) | Refusal::Digest { .. } | Refusal::Header => {
-            "fetch it again, or compare its digest with the sender's"
+            "fetch it again, or compare its digest with the sender's; what other programs pack is no bundle"
+        }
+        Refusal::NoBundle(_) => {
+            "name a file that `ledger bundle` made, or unpack this one and name the ledger in it, by default run.db"
         }
         _ => "`ledger bundle` makes no such file; ask its sender for one, and trust nothing in this one",
     }

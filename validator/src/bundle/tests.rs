@@ -197,6 +197,20 @@ fn a_small_bundle_is_unpacked_and_a_file_of_another_kind_is_none() {
 }
 
 #[test]
+fn a_frame_around_something_else_is_no_bundle() {
+    let text = b"a letter\x1b[2J\n".repeat(64);
+    for (content, what) in [(&text[..], "no archive"), (&text[..9], "less than")] {
+        let (place, refusal) = refusal_of(&compressed(content));
+        assert_eq!(place, "its beginning", "{refusal}");
+        assert!(matches!(&refusal, Refusal::NoBundle(found) if found.contains(what)), "{refusal}");
+        let message = unpacked(&compressed(content)).1.expect_err("refused").to_string();
+        assert!(message.contains("first member is manifest.json; hint: "), "{message}");
+    }
+    // An archive of something else has a first member, and is told by its name.
+    check(&ended(member("notes.txt", b"x")), "notes.txt", "manifest");
+}
+
+#[test]
 fn an_audit_of_a_bundle_is_the_audit_of_its_folder_in_both_forms() {
     let run = StoredRun::new(honest_run());
     let mut expected = run.audit();

@@ -19,6 +19,7 @@ use crate::error::AuditError;
 use crate::evidence::MAX_DOCUMENT_BYTES;
 use crate::reading::EntryReader;
 use crate::row::{Looked, RowContext};
+use crate::said::open_regular;
 use crate::store::Access;
 use crate::tree::Frontier;
 
@@ -144,12 +145,13 @@ fn check_entry(request: &OpeningRequest, opening: &TensorOpening) -> Result<u64,
 /// BLAKE3 of a file; of a tensor's only where it has as many bytes as dtype and
 /// shape say.
 fn digest_of(path: &Path, leaf: &StateLeaf) -> std::io::Result<Digest> {
-    let mut file = std::fs::File::open(path)?;
-    let num_bytes = file.metadata()?.len();
+    let (file, num_bytes) = open_regular(path)?;
     if let Some(expected) = state_tree::num_bytes(leaf).filter(|expected| *expected != num_bytes) {
         let message = format!("it has {num_bytes} bytes, and the tensor has {expected}");
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
     }
+    // One that grows meanwhile has another digest anyway, and an end.
+    let mut file = file.take(num_bytes.saturating_add(1));
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 128 << 10];
     loop {
@@ -158,5 +160,38 @@ fn digest_of(path: &Path, leaf: &StateLeaf) -> std::io::Result<Digest> {
             return Ok(Digest::blake3(*hasher.finalize().as_bytes()));
         }
         hasher.update(&buffer[..num_read]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schemas::state::StateClass;
+
+    use super::*;
+
+    fn leaf(shape: &[u64]) -> StateLeaf {
+        StateLeaf {
+            class: StateClass::Model,
+            digest: Digest::blake3([0; 32]),
+            dtype: Some("F32".to_owned()),
+            name: Some("w".to_owned()),
+            path: "model.safetensors".to_owned(),
+            shape: Some(shape.to_vec()),
+        }
+    }
+
+    #[test]
+    fn only_a_regular_file_of_the_tensors_size_is_hashed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tensor");
+        std::fs::write(&path, [7; 8]).expect("written");
+        let expected = Digest::blake3(*blake3::hash(&[7; 8]).as_bytes());
+        assert_eq!(digest_of(&path, &leaf(&[2])).expect("it fits"), expected);
+        let refused = digest_of(&path, &leaf(&[3])).expect_err("another size").to_string();
+        assert!(refused.contains("8 bytes, and the tensor has 12"), "{refused}");
+        for place in [folder.path(), Path::new("/dev/zero")] {
+            let refused = digest_of(place, &leaf(&[2])).expect_err("no regular file").to_string();
+            assert!(refused.contains("not a regular file"), "{}: {refused}", place.display());
+        }
     }
 }

@@ -11,6 +11,7 @@
 
 mod copy;
 pub(crate) use copy::beside;
+mod folder;
 mod layout;
 mod pages;
 
@@ -19,7 +20,6 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
-use tempfile::TempDir;
 
 use crate::error::AuditError;
 use crate::rule::{At, Sink};
@@ -53,7 +53,7 @@ enum Source {
     /// The ledger itself, as it was stamped.
     InPlace(PathBuf, copy::Stamp),
     /// A copy, removed when the store is dropped.
-    Copy { _folder: TempDir },
+    Copy { _folder: folder::CopyFolder },
 }
 
 /// How the entries are read.
@@ -159,10 +159,8 @@ impl Store {
         let (opened, source) = match uri {
             Some(uri) => (open_read_only(uri.as_ref()), Source::InPlace(path.to_owned(), stamp)),
             None => {
-                let folder = tempfile::Builder::new()
-                    .prefix("ledger-audit-")
-                    .tempdir()
-                    .map_err(|source| AuditError::Temporary { path: std::env::temp_dir(), source })?;
+                let folder = folder::CopyFolder::new()
+                    .map_err(|source| AuditError::Temporary { path: tempfile::env::temp_dir(), source })?;
                 let copied = copy::snapshot(path, folder.path())?;
                 (open_read_only(&copied), Source::Copy { _folder: folder })
             }

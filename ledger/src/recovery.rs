@@ -1,16 +1,19 @@
-//! What recoveries cost: steps and seconds that are thrown away, bytes that are
-//! given up (`docs/FORMAT.md`, "Costs of a recovery").
+//! What an attempt says of those before it, in the words of
+//! `docs/FORMAT.md` ("Recovery" and "Costs of a recovery"), for every loop.
 //!
-//! Sums run from one `cost` entry of a unit to the next, so that what an attempt
-//! recovered and did not come to charge is charged by the one after it.
+//! It makes the entries and adds up what they cost. What happened, from which state
+//! a run goes on and what is removed is decided by whoever executes it: the trainer
+//! goes by recovery policies and doubts that other loops do not have.
 
-use ledger::reader::Reader;
-use schemas::body::{Body, CostDet, CostObs, FaultRecoveredDet, Halves};
-use schemas::ids::AttemptId;
+use schemas::body::{
+    Body, CheckpointDet, CheckpointFailedObs, CostDet, CostObs, FaultObservedDet, FaultObservedObs,
+    FaultRecoveredDet, Halves, ObservedFault,
+};
+use schemas::contract::FaultKind;
+use schemas::ids::{AttemptId, CheckpointId};
 use schemas::number::Float;
 
-use super::attempt::Attempt;
-use super::error::RunError;
+use crate::reader::{ReadError, Reader};
 
 /// What recoveries are charged to.
 const RECOVERY: &str = "recovery";
@@ -18,7 +21,55 @@ const RECOVERY: &str = "recovery";
 /// Microseconds of a second.
 const MICROSECONDS: f64 = 1e6;
 
-/// What no `cost` entry has charged yet.
+/// Why a checkpoint failed that an attempt left between request and validation.
+pub const NOT_VALIDATED: &str = "the attempt that wrote it ended before it was validated";
+
+/// An earlier attempt, as far as a fault says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Struck {
+    /// Its number.
+    pub attempt: AttemptId,
+    /// Its last completed step, or the step that it started from.
+    pub last_step: u64,
+}
+
+/// `fault.observed` of an earlier attempt.
+#[must_use]
+pub fn observed(
+    struck: Struck,
+    (fault, cause): (ObservedFault, Option<FaultKind>),
+    checkpoint: Option<CheckpointId>,
+    description: String,
+) -> Body {
+    let Struck { attempt, last_step } = struck;
+    let det = FaultObservedDet { attempt, cause, fault, last_step };
+    Body::FaultObserved(Box::new(Halves { det, obs: FaultObservedObs { checkpoint, description } }))
+}
+
+/// `fault.observed` of an attempt that vanished. Where it left a save half-way,
+/// whether that or the rest of it was interrupted is not known.
+#[must_use]
+pub fn vanished(struck: Struck, is_saving: bool) -> Body {
+    let cause = (!is_saving).then_some(FaultKind::WorkerLoss);
+    let description = "the attempt left no terminal entry".to_owned();
+    observed(struck, (ObservedFault::AttemptVanished, cause), None, description)
+}
+
+/// The halves of `checkpoint.failed` and `checkpoint.quarantined`.
+#[must_use]
+pub fn given_up(
+    checkpoint: &CheckpointId,
+    step: u64,
+    reason: String,
+) -> Box<Halves<CheckpointDet, CheckpointFailedObs>> {
+    let obs = CheckpointFailedObs { checkpoint: checkpoint.clone(), reason };
+    Box::new(Halves { det: CheckpointDet { step }, obs })
+}
+
+/// What recoveries cost and no `cost` entry has charged yet.
+///
+/// Sums run from one `cost` entry of a unit to the next, so that what an attempt
+/// recovered and did not come to charge is charged by the one after it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Charges {
     num_bytes: u64,
@@ -56,26 +107,23 @@ impl Charges {
         !self.spans.is_empty()
     }
 
-    /// Writes what is not charged yet, in three entries.
+    /// The three entries that charge all of it. `reader` is of the ledger before
+    /// this recovery: what was lost was committed by earlier attempts.
     ///
     /// # Errors
-    /// When the ledger cannot be read or written.
-    pub fn record(&self, attempt: &mut Attempt, step: u64, reader: &Reader) -> Result<(), RunError> {
+    /// When the ledger cannot be read.
+    pub fn entries(&self, reader: &Reader) -> Result<[Body; 3], ReadError> {
         let seconds = self.lost_us(reader)? as f64 / MICROSECONDS;
-        let entries = [
-            ("steps", self.num_steps as f64, "updates that are executed again"),
-            ("s", seconds, "time of the updates that are executed again"),
-            ("bytes", self.num_bytes as f64, "checkpoints that were given up"),
-        ];
-        for (unit, amount, description) in entries {
-            attempt.record(step, cost(RECOVERY, amount, unit, description))?;
-        }
-        Ok(())
+        Ok([
+            cost(RECOVERY, self.num_steps as f64, "steps", "updates that are executed again"),
+            cost(RECOVERY, seconds, "s", "time of the updates that are executed again"),
+            cost(RECOVERY, self.num_bytes as f64, "bytes", "checkpoints that were given up"),
+        ])
     }
 
     /// A second pass over the ledger, since who was struck, and how far the run
     /// goes back, is known only behind the first.
-    fn lost_us(&self, reader: &Reader) -> Result<u64, RunError> {
+    fn lost_us(&self, reader: &Reader) -> Result<u64, ReadError> {
         let mut lost_us = 0;
         for entry in reader.entries(0) {
             let entry = entry?;
@@ -92,7 +140,8 @@ impl Charges {
 }
 
 /// A `cost` entry.
-pub(super) fn cost(charged_to: &str, amount: f64, unit: &str, description: &str) -> Body {
+#[must_use]
+pub fn cost(charged_to: &str, amount: f64, unit: &str, description: &str) -> Body {
     let obs = CostObs { amount: Float(amount), description: description.to_owned(), unit: unit.to_owned() };
     Body::Cost(Box::new(Halves { det: CostDet { charged_to: charged_to.to_owned() }, obs }))
 }
@@ -140,5 +189,22 @@ mod tests {
             charge(&mut charges, "recovery", unit);
         }
         assert_eq!(charges, Charges::default());
+    }
+
+    #[test]
+    fn who_vanished_while_it_saved_is_given_no_cause() {
+        let struck = Struck { attempt: AttemptId(3), last_step: 12 };
+        for (is_saving, expected) in [(true, None), (false, Some(FaultKind::WorkerLoss))] {
+            let Body::FaultObserved(halves) = vanished(struck, is_saving) else {
+                unreachable!("it makes observed faults")
+            };
+            let det = FaultObservedDet {
+                attempt: AttemptId(3),
+                cause: expected,
+                fault: ObservedFault::AttemptVanished,
+                last_step: 12,
+            };
+            assert_eq!((halves.det, halves.obs.checkpoint), (det, None));
+        }
     }
 }
