@@ -8,9 +8,10 @@ use ledger::canonical::entry_json;
 use schemas::digest::{Digest, decode_hex};
 use serde_json::{Value, json};
 use system_tests::forgery::Forgery;
+use system_tests::norms;
 use system_tests::run_folder::{RunFolder, copy_folder};
 
-use super::{Attacked, Kept, at, candidate_folder, hand_off, handed_off, keys};
+use super::{Attacked, Kept, at, audit, candidate_folder, hand_off, handed_off, keys};
 
 /// The model of a checkpoint.
 const MODEL: &str = "model.safetensors";
@@ -153,12 +154,6 @@ fn recorded(run: &RunFolder) -> Result<()> {
     for entry in &mut forgery.entries {
         let is_of_step = entry["step"] == step;
         match entry["kind"].as_str() {
-            // Norms would tell of other weights; a run may take none, if it never does.
-            Some("step") => {
-                for update in at(entry, "/body/det/updates")?.as_array_mut().context("updates")? {
-                    (update["parameter_norm"], update["update_norm"]) = (Value::Null, Value::Null);
-                }
-            }
             Some("eval") if is_of_step => {
                 *at(entry, "/body/det/total_nats")? = measured["total_nats"].clone();
                 *at(entry, "/body/det/value")? = measured["value"].clone();
@@ -169,7 +164,21 @@ fn recorded(run: &RunFolder) -> Result<()> {
             _ => {}
         }
     }
-    forgery.seal(Some(&keys(run)?))
+    ensure!(seal_with_norms(run, &forgery)? > 0, "the norms of this run's weights fit the other's");
+    Ok(())
+}
+
+/// Seals, and writes the norms that an audit derives from the files; returns how
+/// many were others.
+fn seal_with_norms(run: &RunFolder, forgery: &Forgery) -> Result<usize> {
+    let keys = keys(run)?;
+    let (_, _, num_written) = norms::fit(forgery.entries.clone(), |entries| {
+        let mut forged = forgery.clone();
+        forged.entries = entries.to_vec();
+        forged.seal(Some(&keys))?;
+        Ok(((), audit(run, &[])?))
+    })?;
+    Ok(num_written)
 }
 
 /// The evaluator's own number of the candidate of a step.

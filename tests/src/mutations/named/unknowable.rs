@@ -9,7 +9,7 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::edits::{contract, next_float, tensors, without_norms};
+use super::edits::{contract, next_float, tensors};
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record, Records};
 
@@ -19,8 +19,8 @@ pub(super) const SUITE: &str = "unknowable";
 const MASKS: &str = "which elements were dropped shows in losses and weights alone: only executing the run again \
                      by the contract tells";
 const STATE: &str = "what the numbers of a step are, only executing the run again tells: a resume probe compares \
-                     with such a trajectory (GL621), and the evaluator's own numbers with these weights (GL508); norms of parameters, \
-                     where a run takes them, tell a bit of a weight (GL416)";
+                     with such a trajectory (GL621), a segment challenge with the states on record, and the evaluator's own numbers \
+                     with these weights (GL508); GL416 tells a bit of a weight until somebody writes the norms that fit it";
 const LOSS: &str = "a loss is what the trainer says that it computed: where a step is executed twice both have to \
                     agree (GL205), and a probe executes it again (GL621)";
 const CODE: &str =
@@ -37,10 +37,10 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
     Ok(vec![
         new("another rate of dropout", MASKS, |r| contract(r, "/architecture/dropout", 0.2)).with_owner(),
         new("another seed of dropout", MASKS, |r| contract(r, "/seeds/dropout", "99")).with_owner(),
-        new("weights that are one bit off, in a run that takes no norms", STATE, |r| {
-            without_norms(r)?;
+        new("weights that are one bit off, with norms that fit", STATE, |r| {
             tensors(r, 20, "model.safetensors", |place, bits| bits ^ u32::from(place == 0))
-        }),
+        })
+        .with_norms_that_fit(),
         new("moments that are one bit off", STATE, |r| {
             tensors(r, 10, "optimizer.safetensors", |place, bits| bits ^ u32::from(place == 0))
         }),

@@ -94,6 +94,7 @@ fn frozen() -> Vec<Mutation> {
             tensors(r, 20, "model.safetensors", |place, bits| bits ^ u32::from(place == 0))
         }),
         owner("GL416", "another epsilon", PLAIN, |r| card(r, "/update/epsilon", 1e-6)),
+        trainer("GL416", "norms that a run of the project's trainer does not take", PLAIN, without_norms),
         owner("GL646", "a source that its contract does not give", WARM, |r| {
             contract(r, "/initialization/lineage/contract", format!("sha256:{}", "5".repeat(64)))
         }),
