@@ -116,18 +116,38 @@ fn put_shard(forgery: &mut Forgery, folder: &Path, (class, path): (&str, &str), 
     Ok(())
 }
 
-pub(super) fn swapped_on_record() -> Result<Attacked> {
-    let run = handed_off()?;
-    let kept = Kept::of(&run)?;
+/// Another candidate than the one that was handed off: the last bit of one of its
+/// weights is another, in its files and wherever the record names them.
+fn other_candidate(run: &RunFolder) -> Result<Forgery> {
     let mut forgery = Forgery::open(&run.ledger())?;
     let folder = run.path().join(newest(&mut forgery)?);
-    ensure!(folder == candidate_folder(&run)?, "an older candidate is the best");
+    ensure!(folder == candidate_folder(run)?, "an older candidate is the best");
     let mut weights = std::fs::read(folder.join(MODEL))?;
-    // The last bit of one weight: nothing that is measured changes.
+    // Nothing that is measured changes by it.
     let last = weights.len() - 4;
     weights[last] ^= 1;
     put_shard(&mut forgery, &folder, ("model", MODEL), &weights)?;
-    forgery.seal(Some(&keys(&run)?))?;
+    Ok(forgery)
+}
+
+pub(super) fn swapped_on_record() -> Result<Attacked> {
+    let run = handed_off()?;
+    let kept = Kept::of(&run)?;
+    other_candidate(&run)?.seal(Some(&keys(&run)?))?;
+    Ok(Attacked::new(run, kept))
+}
+
+/// Nothing is left that says what was handed off.
+pub(super) fn swapped_without_handoff() -> Result<Attacked> {
+    let run = handed_off()?;
+    let kept = Kept::of(&run)?;
+    let mut forgery = other_candidate(&run)?;
+    let issued = forgery.entries.iter().position(|entry| entry["kind"] == "handoff.issued");
+    forgery.entries.truncate(issued.context("it was handed off")?);
+    for name in ["run.db.handoff.dsse.json", "run.db.report.dsse.json", "run.db.val.dsse.json"] {
+        std::fs::remove_file(run.path().join(name)).with_context(|| name.to_owned())?;
+    }
+    let _ = seal_with_norms(&run, &forgery)?;
     Ok(Attacked::new(run, kept))
 }
 

@@ -48,6 +48,7 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
     ("two-ledgers", "one-freeze-run-twice", whole::one_freeze_run_twice),
     ("checkpoint-swapped", "files", candidate::swapped),
     ("checkpoint-swapped", "files-and-record", candidate::swapped_on_record),
+    ("checkpoint-swapped", "files-record-and-handoff", candidate::swapped_without_handoff),
     ("foreign-candidate", "files", candidate::foreign_files),
     ("foreign-candidate", "handoff", candidate::foreign_handoff),
     ("foreign-candidate", "recorded-later", candidate::recorded_later),

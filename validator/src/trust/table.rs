@@ -209,10 +209,19 @@ pub const CLASSES: &[AdversaryClass] = &[
             },
             Way {
                 name: "files-and-record",
-                what: "The candidate's digest is changed in files and entries, and all of it signed again",
+                what: "The candidate's digest is changed in files and entries, and all of it signed again; the handoff is left as it is",
                 holds: TRAINER,
                 rules: &["GL112"],
-                why: "The record says what the handoff saw, and these entries are others; whoever qualifies has a copy",
+                why: "The handoff beside the ledger and the record's entry of it say what it saw, and these entries are others",
+                ..WAY
+            },
+            Way {
+                name: "files-record-and-handoff",
+                what: "The same, and the handoff goes with its entry, the report and the evaluator's numbers",
+                holds: TRAINER,
+                shown_by: ExternalHead,
+                rules: &["GL009"],
+                why: "What is left is a whole run with valid heads; whoever qualifies has the handoff that they were given, and it names another model",
                 ..WAY
             },
         ],
