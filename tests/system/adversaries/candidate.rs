@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use ledger::canonical::entry_json;
 use schemas::digest::{Digest, decode_hex};
+use schemas::report::SelectionBasis;
 use serde_json::{Value, json};
 use system_tests::forgery::Forgery;
+use system_tests::mutations::named::invented::another_selection;
+use system_tests::mutations::{Attacker, Record};
 use system_tests::norms;
 use system_tests::run_folder::{RunFolder, copy_folder};
 
@@ -221,6 +224,39 @@ pub(super) fn recorded_at_once() -> Result<Attacked> {
     let run = RunFolder::trained();
     recorded(&run)?;
     let kept = Kept::of(&run)?;
+    Ok(Attacked::new(run, kept))
+}
+
+/// The run with values by which another candidate was selected, signed again.
+fn invented(run: &RunFolder) -> Result<RunFolder> {
+    let mut record = Record::open(run.path())?;
+    another_selection(&mut record)?;
+    let sealed = record.seal(Attacker::Trainer)?;
+    // What is sealed shares its unchanged files with the run that it was read from.
+    let forged = run.copy();
+    copy_folder(sealed.path(), forged.path())?;
+    Ok(forged)
+}
+
+pub(super) fn values_invented() -> Result<Attacked> {
+    let run = RunFolder::trained();
+    let _ = run.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
+    let kept = Kept::of(&run)?;
+    Ok(Attacked::new(invented(&run)?, kept))
+}
+
+/// The evaluator's numbers disagree, and go; what is left is refused by `ledger
+/// handoff` and accepted by an audit.
+pub(super) fn values_unchecked() -> Result<Attacked> {
+    let run = invented(&RunFolder::trained())?;
+    let kept = Kept::of(&run)?;
+    let _ = run.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
+    let disagrees = audit(&run, &[])?.findings.iter().any(|finding| finding.code == "GL508");
+    ensure!(disagrees, "the evaluator finds the values that were invented");
+    std::fs::remove_file(run.path().join("run.db.val.dsse.json"))?;
+    ensure!(audit(&run, &[])?.selection_basis == SelectionBasis::Trainer, "somebody checked the values");
+    let refused = run.ledger_command("handoff", &[]);
+    refused.expect_complaint(1, "run.db", &["the trainer's own numbers", "evaluator val"]);
     Ok(Attacked::new(run, kept))
 }
 

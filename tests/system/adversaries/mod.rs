@@ -59,6 +59,8 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
     ("opened-early", "in-private", freeze::opened_in_private),
     ("evaluator-is-trainer", "one-key", freeze::one_key),
     ("evaluator-is-trainer", "two-keys-of-one-hand", freeze::two_keys),
+    ("evaluator-is-trainer", "values-invented", candidate::values_invented),
+    ("evaluator-is-trainer", "values-invented-and-unchecked", candidate::values_unchecked),
     ("path-outside", "recorded", candidate::path_recorded),
     ("path-outside", "link", candidate::path_linked),
 ];

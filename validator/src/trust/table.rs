@@ -330,6 +330,22 @@ pub const CLASSES: &[AdversaryClass] = &[
                 why: "A note says that independence is not established; that hosts differ is only declared",
                 ..WAY
             },
+            Way {
+                name: "values-invented",
+                what: "Values of `val` are invented, in agreement with each other wherever they stand, so that another candidate is selected; the evaluator's numbers are left as they are",
+                holds: TRAINER,
+                rules: &["GL508"],
+                why: "The evaluator computed them again from the weights of every candidate",
+                ..WAY
+            },
+            Way {
+                name: "values-invented-and-unchecked",
+                what: "The same, and the evaluator's numbers are removed, or were never made",
+                holds: TRAINER,
+                shown_by: NotAtAll,
+                why: "A file that is missing contradicts nothing; report and handoff say on whose numbers the selection rests, `ledger handoff` refuses the trainer's own unless it is told otherwise, and anybody can run `evaluator val` again",
+                ..WAY
+            },
         ],
     },
     AdversaryClass {

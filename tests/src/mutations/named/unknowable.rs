@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::edits::{contract, next_float, tensors};
+use super::invented::another_selection;
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record, Records};
 
@@ -23,6 +24,9 @@ const STATE: &str = "what the numbers of a step are, only executing the run agai
                      with these weights (GL508); GL416 tells a bit of a weight until somebody writes the norms that fit it";
 const LOSS: &str = "a loss is what the trainer says that it computed: where a step is executed twice both have to \
                     agree (GL205), and a probe executes it again (GL621)";
+const VALUES: &str = "what an evaluation gives, only somebody who computes it from the same weights tells: with the evaluator's \
+                      numbers beside the ledger GL508 does, and without them report and handoff say that the selection rests on \
+                      the trainer's own, and `ledger handoff` refuses it unless it is told otherwise";
 const CODE: &str =
     "which program ran is the word of the process that ran; whoever has the binary compares its digest";
 
@@ -48,6 +52,7 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
             let place = r.at_step("step", 7)?;
             next_float(r, place, "/body/det/credit/backpropagation/loss")
         }),
+        new("values of evaluations by which another candidate wins", VALUES, another_selection),
         new("another build in contract and attempt", CODE, another_build).with_owner(),
     ])
 }
