@@ -9,13 +9,17 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::edits::{contract, next_float, tensors};
+use super::edits::{card, contract, next_float, tensors};
 use super::invented::another_selection;
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record, Records};
 
 pub(super) const SUITE: &str = "unknowable";
 
+/// Nothing on record but norms tells constants of an update apart.
+const CONSTANTS: &str = "where a saved state has no other one an update before it, the norm of the parameters in between is the \
+                         trainer's word, and whoever asks the audit can write the one that fits: only executing the segment \
+                         again tells (`ledger challenge`), or a probe of that checkpoint";
 /// Masks are functions of seed and coordinates and leave nothing behind.
 const MASKS: &str = "which elements were dropped shows in losses and weights alone: only executing the run again \
                      by the contract tells";
@@ -44,6 +48,14 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         new("weights that are one bit off, with norms that fit", STATE, |r| {
             tensors(r, 20, "model.safetensors", |place, bits| bits ^ u32::from(place == 0))
         })
+        .with_norms_that_fit(),
+        new("another epsilon, with norms that fit", CONSTANTS, |r| card(r, "/update/epsilon", 1e-6))
+            .with_owner()
+            .with_norms_that_fit(),
+        new("another decay of first moments, with norms that fit", CONSTANTS, |r| {
+            card(r, "/update/beta1", 0.85)
+        })
+        .with_owner()
         .with_norms_that_fit(),
         new("moments that are one bit off", STATE, |r| {
             tensors(r, 10, "optimizer.safetensors", |place, bits| bits ^ u32::from(place == 0))
