@@ -157,6 +157,12 @@ fn anomalies() -> Vec<Mutation> {
             say_anomaly(r, 20, "bf16_only_mantissas", &state)
         })
         .with_norms_that_fit(),
+        trainer("GL643", "a model that updates did not change, with norms that fit", PLAIN, |r| {
+            stale(r, "model.safetensors", 15, 20)?;
+            let state = whole(r, 20, "model", None)?;
+            say_anomaly(r, 20, "unchanged_state", &state)
+        })
+        .with_norms_that_fit(),
     ]
 }
 
