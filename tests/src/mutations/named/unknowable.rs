@@ -9,7 +9,7 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::edits::{card, contract, next_float, tensors};
+use super::edits::{card, contract, next_float, scale, tensors};
 use super::invented::another_selection;
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record, Records};
@@ -63,6 +63,10 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         new("a loss that is one bit off", LOSS, |r| {
             let place = r.at_step("step", 7)?;
             next_float(r, place, "/body/det/credit/backpropagation/loss")
+        }),
+        new("every loss a tenth lower", LOSS, |r| {
+            let mut steps = r.places("step").into_iter();
+            steps.try_for_each(|place| scale(r, place, "/body/det/credit/backpropagation/loss", 0.9))
         }),
         new("values of evaluations by which another candidate wins", VALUES, another_selection),
         new("another build in contract and attempt", CODE, another_build).with_owner(),
