@@ -69,7 +69,7 @@ fn check_rules(report: &Value, expected: &[(&str, &str)]) {
             Some("not_applicable") => {
                 let reason = rule["reason"].as_str().unwrap_or_default();
                 let known = expected.iter().find(|(known, _)| *known == code);
-                assert!(known.is_some_and(|(_, words)| reason.starts_with(words)), "{rule:#}");
+                assert!(known.is_some_and(|(_, words)| reason.starts_with(*words)), "{rule:#}");
                 not_applicable.push(code);
             }
             _ => panic!("a rule that did not run, or failed: {rule:#}"),
