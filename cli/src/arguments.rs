@@ -525,6 +525,9 @@ pub(crate) struct HandoffArguments {
     /// The evaluator's val numbers [default: `<ledger>.val.dsse.json` where it exists].
     #[arg(long, value_name = "FILE")]
     pub(crate) val: Option<PathBuf>,
+    /// Hand off although the selection rests on the trainer's own numbers; the handoff says so.
+    #[arg(long)]
+    pub(crate) on_trainer_numbers: bool,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -12,7 +12,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::mutations::{Attacker, Record, Sealed};
+use crate::mutations::{Attacker, Record, Sealed, report};
+use crate::norms;
 use crate::programs::{self, Finished, LEDGER, TRAINER};
 use crate::run_folder::RunFolder;
 
@@ -152,51 +153,16 @@ pub fn forge(honest: &RunFolder, forgery: Forgery) -> Result<Forged> {
     Ok(Forged { sealed })
 }
 
-/// Most times that the forger asks an audit.
-const MAX_AUDITS: usize = 6;
-
 /// Puts the record together with the norms that an audit derives from the saved
-/// bytes: the forger has the same program, and norms are words of the trainer's.
+/// bytes.
 fn agree_with_the_audit(record: &mut Record) -> Result<Sealed> {
-    for _ in 0..MAX_AUDITS {
+    let (sealed, _, _) = norms::fit(record.entries.clone(), |entries| {
+        record.entries = entries.to_vec();
         let sealed = record.seal(Attacker::Trainer)?;
-        let audited = programs::run(LEDGER, sealed.path(), &["audit", "run.db", "--json"]);
-        let report: Value = serde_json::from_str(&audited.stdout).context("the audit's report")?;
-        let mut num_corrected = 0;
-        for finding in report["findings"].as_array().into_iter().flatten() {
-            if finding["code"] == "GL416" {
-                correct(record, finding)?;
-                num_corrected += 1;
-            }
-        }
-        if num_corrected == 0 {
-            return Ok(sealed);
-        }
-    }
-    anyhow::bail!("the audit derives other norms each time")
-}
-
-/// Says in the place of a finding about norms what was expected there.
-fn correct(record: &mut Record, finding: &Value) -> Result<()> {
-    let index = usize::try_from(finding["entry"].as_u64().context("an entry")?)?;
-    let location = finding["location"].as_str().context("a place")?;
-    let expected = finding["expected"].as_str().and_then(|text| text.split(',').next());
-    let norm: f64 = expected.context("what was expected")?.parse()?;
-    if location.ends_with("_norm") {
-        return record.set(index, location, norm);
-    }
-    // The norm before the update is on record with the update before.
-    let step = record.value(index, "/step")?.as_u64().context("a step")?;
-    ensure!(step > 1, "the initial weights are what they are");
-    let before = record.at_step("step", step - 1)?;
-    record.set(before, &format!("{location}/parameter_norm"), norm)?;
-    // Far enough that the update could have led there.
-    let update = format!("{location}/update_norm");
-    let moved = record.value(before, &update)?.as_f64().unwrap_or_default();
-    if moved < norm {
-        record.set(before, &update, norm)?;
-    }
-    Ok(())
+        let report = report(&sealed.ledger())?;
+        Ok((sealed, report))
+    })?;
+    Ok(sealed)
 }
 
 /// Replaces the weights of a step by the mean of two others'.

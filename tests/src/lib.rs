@@ -12,6 +12,7 @@ pub mod graph;
 pub mod honest;
 pub mod interop;
 pub mod mutations;
+pub mod norms;
 pub mod object_server;
 pub mod programs;
 pub mod proxy;

@@ -61,7 +61,13 @@ fn a_candidate_is_handed_off_after_it_was_probed_and_not_before() {
     for code in ["GL620", "GL621", "GL622"] {
         assert_eq!(status(&report, code), "passed", "{report:#}");
     }
-    let _ = folder.ledger_command("handoff", &[]).expect_code(0);
+    // Nobody else computed what the selection rests on.
+    let refused = folder.ledger_command("handoff", &[]);
+    refused.expect_complaint(1, "run.db", &["the trainer's own numbers", "evaluator val"]);
+    assert!(!folder.path().join("run.db.handoff.dsse.json").exists());
+    assert!(!folder.entries().iter().any(|entry| entry["kind"] == "handoff.issued"));
+    let handed = folder.ledger_command("handoff", &["--on-trainer-numbers", "--json"]).expect_code(0).json();
+    assert_eq!(handed["selection_basis"], "trainer");
     let report = folder.report();
     assert_eq!(report["verdict"], "accepted", "{report:#}");
     // A handoff keeps nobody from probing again.

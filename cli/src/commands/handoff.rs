@@ -24,7 +24,7 @@ use schemas::dsse::{
     Statement,
 };
 use schemas::ids::CandidateId;
-use schemas::report::{Report, SelectedCandidate, Verdict};
+use schemas::report::{Report, SelectedCandidate, SelectionBasis, Verdict};
 use serde_json::json;
 use validator::{AuditRequest, render};
 
@@ -68,6 +68,7 @@ pub(crate) fn run(arguments: &HandoffArguments) -> Result<u8, Failure> {
         return Ok(FINDINGS);
     }
     let (selected, contract) = selected(&report, &arguments.ledger)?;
+    require_basis(&report, arguments)?;
     require_signer(&signer, &contract, "name the folder with the contract's keys with --keys")?;
     let envelope = sign(&report, &signer)?;
     let statement = statement(&report, &selected, &contract, &arguments.ledger, &blake3_of(&envelope))?;
@@ -103,6 +104,23 @@ fn selected(report: &Report, ledger: &Path) -> Result<(SelectedCandidate, Contra
         ));
     }
     Ok((selected, contract))
+}
+
+/// Whose numbers chose the candidate. An audit accepts the trainer's own, which
+/// nothing on record contradicts; whoever opens the sealed set for what they chose
+/// has to have decided that.
+fn require_basis(report: &Report, arguments: &HandoffArguments) -> Result<(), Failure> {
+    if report.selection_basis == SelectionBasis::Evaluator || arguments.on_trainer_numbers {
+        return Ok(());
+    }
+    let ledger = arguments.ledger.display();
+    Err(Failure::findings(
+        format!("{ledger}: the selection rests on the trainer's own numbers, and nobody else computed them"),
+        format!(
+            "`evaluator val --ledger {ledger}` does; with --on-trainer-numbers the candidate is handed off \
+             without, and the handoff says so"
+        ),
+    ))
 }
 
 /// The strongest stage that a candidate's checkpoint has reached.
@@ -218,6 +236,9 @@ fn show(
         }
         print(format!("handoff       {}  {digest}", target.display()))?;
         print(format!("independence  {}: {}", predicate.independence.status, predicate.independence.reason))?;
+    }
+    if predicate.selection_basis == SelectionBasis::Trainer {
+        say("The selection rests on the trainer's own numbers, and the handoff says so.");
     }
     say("A handoff names a candidate for qualification. It grants no quality, readiness or release.");
     say(format!("next: evaluator qualify --ledger {}", arguments.ledger.display()));

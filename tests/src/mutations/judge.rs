@@ -11,10 +11,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use schemas::finding::{Effect, Finding};
 use schemas::report::{Report, RuleStatus, Verdict};
+use serde_json::Value;
 use validator::{AuditRequest, audit};
 
 use super::Mutation;
 use super::record::Record;
+use crate::norms;
 
 /// Rules of parsing, schema and integrity: a mutation that one of them finds
 /// was seen as damage and not as a false claim. Identity (GL007, GL103), time
@@ -99,18 +101,29 @@ pub fn report(ledger: &Path) -> Result<Report> {
     audit(&request, &mut |_| {}).with_context(|| ledger.display().to_string())
 }
 
-/// Applies a mutation to a copy of the record, seals it and audits it.
+/// Applies a mutation to a copy of the record, seals it and audits it; where the
+/// attacker fits norms, until no other one could be written.
 ///
 /// # Errors
 /// When the mutation does not fit the record, changed nothing that is written,
-/// or the audit could not look.
+/// needed no other norms where they are fitted, or the audit could not look.
 pub fn judge(record: &Record, mutation: &Mutation) -> Result<Judged> {
     let judge = || {
         let mut mutated = record.clone();
         (mutation.edit)(&mut mutated)?;
         anyhow::ensure!(!mutated.is_as_read(), "the mutation changes nothing");
-        let sealed = mutated.seal(mutation.attacker)?;
-        Ok(Judged::of(&report(&sealed.ledger())?))
+        if !mutation.fits_norms {
+            let sealed = mutated.seal(mutation.attacker)?;
+            return Ok(Judged::of(&report(&sealed.ledger())?));
+        }
+        let (_, report, num_written) = norms::fit(mutated.entries.clone(), |entries| {
+            mutated.entries = entries.to_vec();
+            let sealed = mutated.seal(mutation.attacker)?;
+            let report = report(&sealed.ledger())?;
+            Ok((sealed, report))
+        })?;
+        anyhow::ensure!(num_written > 0, "the audit asks for no other norms");
+        Ok(Judged::of(&report))
     };
     judge().with_context(|| format!("{} / {}", mutation.suite, mutation.name))
 }

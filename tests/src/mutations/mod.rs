@@ -44,6 +44,9 @@ pub struct Mutation {
     /// Codes of rules of which at least one has to fire; empty where it
     /// survives.
     pub expected: Vec<String>,
+    /// Whether the attacker puts the norms on record that an audit derives from
+    /// what was changed, wherever one can be written ([`crate::norms`]).
+    pub fits_norms: bool,
     /// Whether no rule but the expected ones may keep the verdict from
     /// `accepted`.
     pub is_sole: bool,
@@ -70,6 +73,7 @@ impl Mutation {
             attacker: Attacker::Trainer,
             edit: Arc::new(edit),
             expected: expected.iter().map(|code| (*code).to_owned()).collect(),
+            fits_norms: false,
             is_sole: false,
             name: name.into(),
             origin,
@@ -82,6 +86,13 @@ impl Mutation {
     #[must_use]
     pub fn with_owner(mut self) -> Self {
         self.attacker = Attacker::OwnerAndTrainer;
+        self
+    }
+
+    /// The same by somebody who asks the audit which norms would fit.
+    #[must_use]
+    pub fn with_norms_that_fit(mut self) -> Self {
+        self.fits_norms = true;
         self
     }
 

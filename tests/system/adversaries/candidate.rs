@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use ledger::canonical::entry_json;
 use schemas::digest::{Digest, decode_hex};
+use schemas::report::SelectionBasis;
 use serde_json::{Value, json};
 use system_tests::forgery::Forgery;
+use system_tests::mutations::named::invented::another_selection;
+use system_tests::mutations::{Attacker, Record};
+use system_tests::norms;
 use system_tests::run_folder::{RunFolder, copy_folder};
 
-use super::{Attacked, Kept, at, candidate_folder, hand_off, handed_off, keys};
+use super::{Attacked, Kept, at, audit, candidate_folder, hand_off, handed_off, keys};
 
 /// The model of a checkpoint.
 const MODEL: &str = "model.safetensors";
@@ -115,18 +119,38 @@ fn put_shard(forgery: &mut Forgery, folder: &Path, (class, path): (&str, &str), 
     Ok(())
 }
 
-pub(super) fn swapped_on_record() -> Result<Attacked> {
-    let run = handed_off()?;
-    let kept = Kept::of(&run)?;
+/// Another candidate than the one that was handed off: the last bit of one of its
+/// weights is another, in its files and wherever the record names them.
+fn other_candidate(run: &RunFolder) -> Result<Forgery> {
     let mut forgery = Forgery::open(&run.ledger())?;
     let folder = run.path().join(newest(&mut forgery)?);
-    ensure!(folder == candidate_folder(&run)?, "an older candidate is the best");
+    ensure!(folder == candidate_folder(run)?, "an older candidate is the best");
     let mut weights = std::fs::read(folder.join(MODEL))?;
-    // The last bit of one weight: nothing that is measured changes.
+    // Nothing that is measured changes by it.
     let last = weights.len() - 4;
     weights[last] ^= 1;
     put_shard(&mut forgery, &folder, ("model", MODEL), &weights)?;
-    forgery.seal(Some(&keys(&run)?))?;
+    Ok(forgery)
+}
+
+pub(super) fn swapped_on_record() -> Result<Attacked> {
+    let run = handed_off()?;
+    let kept = Kept::of(&run)?;
+    other_candidate(&run)?.seal(Some(&keys(&run)?))?;
+    Ok(Attacked::new(run, kept))
+}
+
+/// Nothing is left that says what was handed off.
+pub(super) fn swapped_without_handoff() -> Result<Attacked> {
+    let run = handed_off()?;
+    let kept = Kept::of(&run)?;
+    let mut forgery = other_candidate(&run)?;
+    let issued = forgery.entries.iter().position(|entry| entry["kind"] == "handoff.issued");
+    forgery.entries.truncate(issued.context("it was handed off")?);
+    for name in ["run.db.handoff.dsse.json", "run.db.report.dsse.json", "run.db.val.dsse.json"] {
+        std::fs::remove_file(run.path().join(name)).with_context(|| name.to_owned())?;
+    }
+    let _ = seal_with_norms(&run, &forgery)?;
     Ok(Attacked::new(run, kept))
 }
 
@@ -153,12 +177,6 @@ fn recorded(run: &RunFolder) -> Result<()> {
     for entry in &mut forgery.entries {
         let is_of_step = entry["step"] == step;
         match entry["kind"].as_str() {
-            // Norms would tell of other weights; a run may take none, if it never does.
-            Some("step") => {
-                for update in at(entry, "/body/det/updates")?.as_array_mut().context("updates")? {
-                    (update["parameter_norm"], update["update_norm"]) = (Value::Null, Value::Null);
-                }
-            }
             Some("eval") if is_of_step => {
                 *at(entry, "/body/det/total_nats")? = measured["total_nats"].clone();
                 *at(entry, "/body/det/value")? = measured["value"].clone();
@@ -169,7 +187,21 @@ fn recorded(run: &RunFolder) -> Result<()> {
             _ => {}
         }
     }
-    forgery.seal(Some(&keys(run)?))
+    ensure!(seal_with_norms(run, &forgery)? > 0, "the norms of this run's weights fit the other's");
+    Ok(())
+}
+
+/// Seals, and writes the norms that an audit derives from the files; returns how
+/// many were others.
+fn seal_with_norms(run: &RunFolder, forgery: &Forgery) -> Result<usize> {
+    let keys = keys(run)?;
+    let (_, _, num_written) = norms::fit(forgery.entries.clone(), |entries| {
+        let mut forged = forgery.clone();
+        forged.entries = entries.to_vec();
+        forged.seal(Some(&keys))?;
+        Ok(((), audit(run, &[])?))
+    })?;
+    Ok(num_written)
 }
 
 /// The evaluator's own number of the candidate of a step.
@@ -192,6 +224,39 @@ pub(super) fn recorded_at_once() -> Result<Attacked> {
     let run = RunFolder::trained();
     recorded(&run)?;
     let kept = Kept::of(&run)?;
+    Ok(Attacked::new(run, kept))
+}
+
+/// The run with values by which another candidate was selected, signed again.
+fn invented(run: &RunFolder) -> Result<RunFolder> {
+    let mut record = Record::open(run.path())?;
+    another_selection(&mut record)?;
+    let sealed = record.seal(Attacker::Trainer)?;
+    // What is sealed shares its unchanged files with the run that it was read from.
+    let forged = run.copy();
+    copy_folder(sealed.path(), forged.path())?;
+    Ok(forged)
+}
+
+pub(super) fn values_invented() -> Result<Attacked> {
+    let run = RunFolder::trained();
+    let _ = run.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
+    let kept = Kept::of(&run)?;
+    Ok(Attacked::new(invented(&run)?, kept))
+}
+
+/// The evaluator's numbers disagree, and go; what is left is refused by `ledger
+/// handoff` and accepted by an audit.
+pub(super) fn values_unchecked() -> Result<Attacked> {
+    let run = invented(&RunFolder::trained())?;
+    let kept = Kept::of(&run)?;
+    let _ = run.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
+    let disagrees = audit(&run, &[])?.findings.iter().any(|finding| finding.code == "GL508");
+    ensure!(disagrees, "the evaluator finds the values that were invented");
+    std::fs::remove_file(run.path().join("run.db.val.dsse.json"))?;
+    ensure!(audit(&run, &[])?.selection_basis == SelectionBasis::Trainer, "somebody checked the values");
+    let refused = run.ledger_command("handoff", &[]);
+    refused.expect_complaint(1, "run.db", &["the trainer's own numbers", "evaluator val"]);
     Ok(Attacked::new(run, kept))
 }
 

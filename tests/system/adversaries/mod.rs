@@ -48,6 +48,7 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
     ("two-ledgers", "one-freeze-run-twice", whole::one_freeze_run_twice),
     ("checkpoint-swapped", "files", candidate::swapped),
     ("checkpoint-swapped", "files-and-record", candidate::swapped_on_record),
+    ("checkpoint-swapped", "files-record-and-handoff", candidate::swapped_without_handoff),
     ("foreign-candidate", "files", candidate::foreign_files),
     ("foreign-candidate", "handoff", candidate::foreign_handoff),
     ("foreign-candidate", "recorded-later", candidate::recorded_later),
@@ -58,6 +59,8 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
     ("opened-early", "in-private", freeze::opened_in_private),
     ("evaluator-is-trainer", "one-key", freeze::one_key),
     ("evaluator-is-trainer", "two-keys-of-one-hand", freeze::two_keys),
+    ("evaluator-is-trainer", "values-invented", candidate::values_invented),
+    ("evaluator-is-trainer", "values-invented-and-unchecked", candidate::values_unchecked),
     ("path-outside", "recorded", candidate::path_recorded),
     ("path-outside", "link", candidate::path_linked),
 ];

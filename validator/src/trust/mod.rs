@@ -146,7 +146,7 @@ impl Evidence<'_> {
             ShownBy::ExternalHead | ShownBy::Alone => {}
         }
         if let Some(silent) = self.silent(way) {
-            return not_shown(&format!("{silent} could not run"));
+            return not_shown(&silent);
         }
         match (way.shown_by, self.head_source) {
             (ShownBy::ExternalHead, HeadSource::Beside) => (Reach::ShownUnlessHeadFileToo, None),
@@ -162,12 +162,21 @@ impl Evidence<'_> {
             .all(|code| self.rules.iter().any(|rule| rule.code == *code && rule.status == RuleStatus::Passed))
     }
 
-    /// The rules of a way, where none of them ran.
+    /// The rules of a way that looked at nothing, and why. A rule that does not
+    /// apply has shown no more than one that could not run: where no handoff lies
+    /// beside the ledger, none can tell that the candidate is another.
     fn silent(&self, way: &Way) -> Option<String> {
-        let ran = |code: &str| {
-            self.rules.iter().any(|rule| rule.code == code && rule.status != RuleStatus::NotEvaluated)
-        };
-        (!way.rules.iter().any(|code| ran(code))).then(|| way.rules.join(", "))
+        let silent = way.rules.iter().filter_map(|code| {
+            let result = self.rules.iter().find(|rule| rule.code == *code);
+            let looked = |rule: &RuleResult| matches!(rule.status, RuleStatus::Passed | RuleStatus::Failed);
+            if result.is_some_and(looked) {
+                return None;
+            }
+            let reason = result.and_then(|rule| rule.reason.as_deref()).unwrap_or("it could not run");
+            Some(format!("something for {code} to look at ({reason})"))
+        });
+        let silent: Vec<String> = silent.collect();
+        (!silent.is_empty()).then(|| silent.join("; "))
     }
 }
 
@@ -222,6 +231,10 @@ mod tests {
         assert_eq!(cut(&beside), (Reach::ShownUnlessHeadFileToo, false));
         assert_eq!(reach(&beside, "two-ledgers", "one-freeze-run-twice"), (Reach::NotShown, true));
         assert_eq!(reach(&beside, "opened-early", "in-private"), (Reach::NotShown, true));
+        // No candidate was handed off: nothing says what a handoff saw.
+        assert_eq!(reach(&beside, "checkpoint-swapped", "files"), (Reach::Shown, false));
+        assert_eq!(reach(&beside, "checkpoint-swapped", "files-and-record"), (Reach::NotShown, true));
+        assert_eq!(reach(&beside, "foreign-candidate", "handoff"), (Reach::NotShown, true));
         std::fs::remove_file(run.beside("run.db.head")).expect("a head file");
         let without = scope_of(&run);
         assert_eq!((without.head_source, without.head_size), (HeadSource::Database, 0));
@@ -239,7 +252,12 @@ mod tests {
             rule: String::new(),
             status,
         };
-        let rules = [result("GL009", RuleStatus::Passed), result("GL106", RuleStatus::NotEvaluated)];
+        let rules = [
+            result("GL009", RuleStatus::Passed),
+            result("GL106", RuleStatus::NotEvaluated),
+            result("GL111", RuleStatus::Passed),
+            result("GL112", RuleStatus::NotApplicable),
+        ];
         let heads = [head(HeadSource::Database), head(HeadSource::Named)];
         let named = scope(Some(HeadSource::Named), &heads, false, &rules);
         assert_eq!((named.head_source, named.head_size), (HeadSource::Named, 9));
@@ -247,6 +265,11 @@ mod tests {
         assert_eq!((foreign.head_source, foreign.head_size), (HeadSource::Named, 0));
         assert_eq!(reach(&named, "tail-cut", "after-the-end"), (Reach::Shown, false));
         assert_eq!(reach(&named, "frozen-again", "into-the-ledger"), (Reach::NotShown, true));
+        // One of two rules is not enough, and one that does not apply is none.
+        assert_eq!(reach(&named, "foreign-candidate", "handoff"), (Reach::NotShown, true));
+        let handed_off = rules.clone().map(|rule| RuleResult { status: RuleStatus::Passed, ..rule });
+        let named = scope(Some(HeadSource::Named), &heads, false, &handed_off);
+        assert_eq!(reach(&named, "foreign-candidate", "handoff"), (Reach::Shown, false));
         let stranger = |scope: &TrustScope| reach(scope, "ledger-replaced", "by-a-stranger");
         assert_eq!(stranger(&scope(None, &[], true, &rules)), (Reach::Shown, false));
         assert_eq!(stranger(&scope(None, &[], false, &rules)), (Reach::NotShown, true));

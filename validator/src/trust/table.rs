@@ -209,10 +209,19 @@ pub const CLASSES: &[AdversaryClass] = &[
             },
             Way {
                 name: "files-and-record",
-                what: "The candidate's digest is changed in files and entries, and all of it signed again",
+                what: "The candidate's digest is changed in files and entries, and all of it signed again; the handoff is left as it is",
                 holds: TRAINER,
                 rules: &["GL112"],
-                why: "The record says what the handoff saw, and these entries are others; whoever qualifies has a copy",
+                why: "The handoff beside the ledger and the record's entry of it say what it saw, and these entries are others",
+                ..WAY
+            },
+            Way {
+                name: "files-record-and-handoff",
+                what: "The same, and the handoff goes with its entry, the report and the evaluator's numbers",
+                holds: TRAINER,
+                shown_by: ExternalHead,
+                rules: &["GL009"],
+                why: "What is left is a whole run with valid heads; whoever qualifies has the handoff that they were given, and it names another model",
                 ..WAY
             },
         ],
@@ -319,6 +328,22 @@ pub const CLASSES: &[AdversaryClass] = &[
                 shown_by: NotAtAll,
                 rules: &["GL704"],
                 why: "A note says that independence is not established; that hosts differ is only declared",
+                ..WAY
+            },
+            Way {
+                name: "values-invented",
+                what: "Values of `val` are invented, in agreement with each other wherever they stand, so that another candidate is selected; the evaluator's numbers are left as they are",
+                holds: TRAINER,
+                rules: &["GL508"],
+                why: "The evaluator computed them again from the weights of every candidate",
+                ..WAY
+            },
+            Way {
+                name: "values-invented-and-unchecked",
+                what: "The same, and the evaluator's numbers are removed, or were never made",
+                holds: TRAINER,
+                shown_by: NotAtAll,
+                why: "A file that is missing contradicts nothing; report and handoff say on whose numbers the selection rests, `ledger handoff` refuses the trainer's own unless it is told otherwise, and anybody can run `evaluator val` again",
                 ..WAY
             },
         ],

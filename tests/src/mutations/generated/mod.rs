@@ -97,6 +97,7 @@ fn mutation(origin: Origin, change: Change, expected: &expected::Table) -> Mutat
         attacker: super::Attacker::Trainer,
         edit,
         expected: codes,
+        fits_norms: false,
         is_sole: false,
         name,
         origin,

@@ -13,7 +13,7 @@ const DAY: &str =
 const WORDS: &str =
     "words for people: nothing is derived from them, and what they explain is beside them in fields";
 /// Results of training.
-const COMPUTED: &str = "what the update computed, by less than any bound of plausibility: only executing it again tells, which a probe does up to its checkpoint";
+const COMPUTED: &str = "what the update computed, here by its last bit and in the suite by the name of this module by a tenth: only executing it again tells, which a probe does up to its checkpoint";
 /// A stage that is left out.
 const UNSAID: &str = "it claims less than the probes on record show: the audit warns, and routes to no handoff where the contract asks for the stage";
 /// Threads.

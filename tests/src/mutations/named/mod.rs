@@ -11,6 +11,7 @@
 mod complete_encoding;
 mod edits;
 pub mod implied;
+pub mod invented;
 mod optimizer_card;
 pub mod runs;
 pub mod sole;

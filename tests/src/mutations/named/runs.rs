@@ -99,7 +99,7 @@ fn handed() -> RunFolder {
         contract["checkpoints"]["candidate_stage"] = json!("resume_qualified");
     });
     probe(&run, &["--controls"]);
-    let _ = run.ledger_command("handoff", &[]).expect_code(0);
+    let _ = run.ledger_command("handoff", &["--on-trainer-numbers"]).expect_code(0);
     // The validator's key signed report and handoff, and no attacker here has
     // it; the entry that speaks of them stays.
     for name in ["run.db.handoff.dsse.json", "run.db.report.dsse.json"] {

@@ -9,20 +9,28 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::edits::{contract, next_float, tensors, without_norms};
+use super::edits::{card, contract, next_float, scale, tensors};
+use super::invented::another_selection;
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record, Records};
 
 pub(super) const SUITE: &str = "unknowable";
 
+/// Nothing on record but norms tells constants of an update apart.
+const CONSTANTS: &str = "where a saved state has no other one an update before it, the norm of the parameters in between is the \
+                         trainer's word, and whoever asks the audit can write the one that fits: only executing the segment \
+                         again tells (`ledger challenge`), or a probe of that checkpoint";
 /// Masks are functions of seed and coordinates and leave nothing behind.
 const MASKS: &str = "which elements were dropped shows in losses and weights alone: only executing the run again \
                      by the contract tells";
 const STATE: &str = "what the numbers of a step are, only executing the run again tells: a resume probe compares \
-                     with such a trajectory (GL621), and the evaluator's own numbers with these weights (GL508); norms of parameters, \
-                     where a run takes them, tell a bit of a weight (GL416)";
+                     with such a trajectory (GL621), a segment challenge with the states on record, and the evaluator's own numbers \
+                     with these weights (GL508); GL416 tells a bit of a weight until somebody writes the norms that fit it";
 const LOSS: &str = "a loss is what the trainer says that it computed: where a step is executed twice both have to \
                     agree (GL205), and a probe executes it again (GL621)";
+const VALUES: &str = "what an evaluation gives, only somebody who computes it from the same weights tells: with the evaluator's \
+                      numbers beside the ledger GL508 does, and without them report and handoff say that the selection rests on \
+                      the trainer's own, and `ledger handoff` refuses it unless it is told otherwise";
 const CODE: &str =
     "which program ran is the word of the process that ran; whoever has the binary compares its digest";
 
@@ -37,10 +45,18 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
     Ok(vec![
         new("another rate of dropout", MASKS, |r| contract(r, "/architecture/dropout", 0.2)).with_owner(),
         new("another seed of dropout", MASKS, |r| contract(r, "/seeds/dropout", "99")).with_owner(),
-        new("weights that are one bit off, in a run that takes no norms", STATE, |r| {
-            without_norms(r)?;
+        new("weights that are one bit off, with norms that fit", STATE, |r| {
             tensors(r, 20, "model.safetensors", |place, bits| bits ^ u32::from(place == 0))
-        }),
+        })
+        .with_norms_that_fit(),
+        new("another epsilon, with norms that fit", CONSTANTS, |r| card(r, "/update/epsilon", 1e-6))
+            .with_owner()
+            .with_norms_that_fit(),
+        new("another decay of first moments, with norms that fit", CONSTANTS, |r| {
+            card(r, "/update/beta1", 0.85)
+        })
+        .with_owner()
+        .with_norms_that_fit(),
         new("moments that are one bit off", STATE, |r| {
             tensors(r, 10, "optimizer.safetensors", |place, bits| bits ^ u32::from(place == 0))
         }),
@@ -48,6 +64,11 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
             let place = r.at_step("step", 7)?;
             next_float(r, place, "/body/det/credit/backpropagation/loss")
         }),
+        new("every loss a tenth lower", LOSS, |r| {
+            let mut steps = r.places("step").into_iter();
+            steps.try_for_each(|place| scale(r, place, "/body/det/credit/backpropagation/loss", 0.9))
+        }),
+        new("values of evaluations by which another candidate wins", VALUES, another_selection),
         new("another build in contract and attempt", CODE, another_build).with_owner(),
     ])
 }

@@ -11,7 +11,7 @@ use schemas::state::StateClass;
 use super::anomalies::rewrite;
 use super::attempts::body;
 use super::{Mutation, changed, error, rule};
-use crate::fixture::{Fixture, RunBuilder};
+use crate::fixture::{Fixture, RunBuilder, external_loop};
 
 fn card(fixture: &mut Fixture) -> &mut PolicyCard {
     fixture.frozen.card.as_mut().expect("the fixture has a card")
@@ -40,17 +40,23 @@ fn flip_last_byte(fixture: &Fixture, checkpoint: &str, name: &str) {
     std::fs::write(&path, bytes).expect("writable");
 }
 
-#[test]
-fn a_run_that_takes_no_norms_has_none_to_compare() {
-    let fixture = changed(|f| {
-        for entry in &mut f.entries {
-            if let Body::Step(halves) = &mut entry.body {
-                for update in &mut halves.det.updates {
-                    (update.parameter_norm, update.update_norm) = (None, None);
-                }
+/// Takes no norm of parameters and of what updates changed.
+fn leave_norms_out(fixture: &mut Fixture) {
+    for entry in &mut fixture.entries {
+        if let Body::Step(halves) = &mut entry.body {
+            for update in &mut halves.det.updates {
+                (update.parameter_norm, update.update_norm) = (None, None);
             }
         }
-    });
+    }
+}
+
+/// Only a loop whose code is not the project's may take none.
+#[test]
+fn an_external_loop_that_takes_no_norms_has_none_to_compare() {
+    let mut fixture = external_loop().build();
+    assert_eq!(fixture.check(rule("GL416")).0, RuleStatus::Passed);
+    leave_norms_out(&mut fixture);
     assert_eq!(fixture.check(rule("GL416")).0, RuleStatus::NotApplicable);
     // Gradients have a norm all the same.
     assert_eq!(fixture.check(rule("GL415")).0, RuleStatus::Passed);
@@ -189,6 +195,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     error("GL416", "norms that are left out where nothing would fit them", || {
         changed(|f| body!(f, Step, 7, |h| h.det.updates[2].update_norm = None))
     }),
+    error("GL416", "norms that an external loop leaves out of one step", || {
+        let mut fixture = external_loop().build();
+        body!(fixture, Step, 7, |h| h.det.updates[0].parameter_norm = None);
+        fixture
+    }),
+    error("GL416", "a native run that takes no norms", || changed(leave_norms_out)),
     error("GL416", "a norm before the last update", || {
         changed(|f| body!(f, Step, 6, |h| scale(&mut h.det.updates[0].parameter_norm, 1.0 + 1e-5)))
     }),

@@ -6,6 +6,7 @@
 //! norms have to agree about that.
 
 use schemas::body::{Body, StepDet};
+use schemas::contract::EvidenceProfile;
 use schemas::digest::Digest;
 use schemas::entry::Entry;
 use schemas::ids::CheckpointId;
@@ -32,10 +33,12 @@ declare_rule!(
         name: "saved-norms",
         what: "In every validated checkpoint each group's parameters have the norm that its step records; and undoing the last update, by \
                the saved moments, the recorded rate and the card's decay, betas and epsilon, gives parameters of the norm that the step \
-               before recorded, and a change of the norm that the step records, but for rounding to binary32. A run takes each norm at \
-               every step or at none, and norms that it does not take are not compared.",
+               before recorded, and a change of the norm that the step records, but for rounding to binary32. A run of the project's \
+               trainer (profile `native`) takes both norms at every step; an external loop takes each at every step or at none, and \
+               norms that it does not take are not compared.",
         why: "Epsilon, decay and betas show in no other number of the record; and a norm that fits no saved state was made up, or the \
-              state is not what the step left.",
+              state is not what the step left. Where the step before was not saved, its norm is the trainer's word: norms that were made \
+              to fit show only where two saved states are one update apart, or where a segment is executed again.",
         remedy: "None for a finished run. Update by the card, and save what the update left.",
         reference: "docs/FORMAT.md, \"Update rule\"; schemas::body::GroupUpdate",
         gate: Route::RejectNumerics,
@@ -94,7 +97,8 @@ struct State<'a> {
     manifest: &'a ParameterManifest,
     saves: Vec<Save>,
     step: u64,
-    /// Whether the first step took norms: of parameters, and of changes.
+    /// Whether steps take norms, of parameters and of changes: what the profile
+    /// asks for, or else what the first step did.
     takes: Option<[bool; 2]>,
     trail: Rewindable<Trail>,
 }
@@ -112,9 +116,15 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
         manifest,
         saves: Vec::new(),
         step: 0,
-        takes: None,
+        takes: is_native(frozen).then_some([true; 2]),
         trail: Rewindable::new(Trail::default()),
     })
+}
+
+/// The project's trainer takes both norms of every step that it executes, a
+/// skipped one too; a run without them is not its.
+fn is_native(frozen: &Frozen) -> bool {
+    frozen.contract.ruleset.profile == EvidenceProfile::Native
 }
 
 impl Trail {
@@ -138,9 +148,14 @@ impl State<'_> {
         fact.is_some_and(|fact| fact.validated.is_some() && !fact.is_unusable)
     }
 
-    /// Norms are taken at every step or at none: else those that nothing fits
-    /// could be left out.
+    /// Norms are taken at every step, or by an external loop at none: else those
+    /// that nothing fits could be left out.
     fn take(&mut self, index: u64, det: &StepDet, sink: &mut Sink) {
+        let (message, because) = if is_native(self.frozen) {
+            ("a norm is not taken, and the project's trainer takes it at every step", "by the profile native")
+        } else {
+            ("a norm is taken here and not elsewhere, or elsewhere and not here", "as at first")
+        };
         for (place, update) in det.updates.iter().enumerate() {
             let found = [update.parameter_norm.is_some(), update.update_norm.is_some()];
             let takes = *self.takes.get_or_insert(found);
@@ -148,9 +163,8 @@ impl State<'_> {
             for ((name, takes), found) in names.zip(takes).zip(found) {
                 if takes != found {
                     let at = At::entry(index, format!("/body/det/updates/{place}/{name}"));
-                    let message = "a norm is taken here and not elsewhere, or elsewhere and not here";
                     let word = |is_taken: bool| if is_taken { "a number" } else { "null" };
-                    sink.rejected(at, message, format!("{}, as at first", word(takes)), word(found));
+                    sink.rejected(at, message, format!("{}, {because}", word(takes)), word(found));
                 }
             }
         }
@@ -377,7 +391,7 @@ impl Check for State<'_> {
             }
         }
         if num_compared == 0 && self.takes == Some([false; 2]) {
-            return Outcome::NotApplicable("the run takes no norms".to_owned());
+            return Outcome::NotApplicable("the external loop takes no norms".to_owned());
         }
         elsewhere.outcome(num_compared)
     }

@@ -46,11 +46,6 @@ pub const NOT_SOLE: &[(&str, &str)] = &[
          they are empty, and not only that they are others",
     ),
     (
-        "GL643",
-        "moments of an earlier step do not have the sum that GL415 derives for a later one, and a model of an earlier \
-         step not the norms of GL416; this rule says that they are those of the checkpoint before",
-    ),
-    (
         "GL644",
         "GL607 gives the key of each worker's stream, so that no two workers have one without a wrong one among \
          them, and GL604 gives each worker its file; this rule says which two draw alike",

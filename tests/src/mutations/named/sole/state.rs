@@ -149,14 +149,20 @@ fn anomalies() -> Vec<Mutation> {
             let state = whole(r, 10, "optimizer", None)?;
             say_anomaly(r, 10, "unchanged_state", &state)
         }),
-        trainer("GL641", "masters that were rounded to bfloat16, and no norms", PLAIN, |r| {
-            without_norms(r)?;
+        trainer("GL641", "masters that were rounded to bfloat16, with norms that fit", PLAIN, |r| {
             tensors(r, 20, "model.safetensors", |_, bits| bits & BF16_BITS)?;
             let tensors = sizes(r, 20, "model.safetensors")?;
             let large = tensors.into_iter().filter(|(_, size)| *size > MIN_ELEMENTS);
             let state = summed("model", &large.collect::<Vec<_>>(), true);
             say_anomaly(r, 20, "bf16_only_mantissas", &state)
-        }),
+        })
+        .with_norms_that_fit(),
+        trainer("GL643", "a model that updates did not change, with norms that fit", PLAIN, |r| {
+            stale(r, "model.safetensors", 15, 20)?;
+            let state = whole(r, 20, "model", None)?;
+            say_anomaly(r, 20, "unchanged_state", &state)
+        })
+        .with_norms_that_fit(),
     ]
 }
 

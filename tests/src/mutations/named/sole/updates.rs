@@ -89,11 +89,25 @@ fn frozen() -> Vec<Mutation> {
         trainer("GL410", "a first moment before the first update", PLAIN, |r| {
             tensors(r, 0, "optimizer.safetensors", |place, bits| if place == 0 { 0x3f80_0001 } else { bits })
         }),
-        owner("GL416", "another decay of first moments", PLAIN, |r| card(r, "/update/beta1", 0.85)),
-        trainer("GL416", "weights that are one bit off", PLAIN, |r| {
-            tensors(r, 20, "model.safetensors", |place, bits| bits ^ u32::from(place == 0))
+        // Where every step is saved, no norm can be written that fits two states of
+        // one update; `unknowable` has the same where some are not.
+        owner("GL416", "another decay of first moments, with norms that fit", STATEFUL, |r| {
+            card(r, "/update/beta1", 0.85)
+        })
+        .with_norms_that_fit(),
+        owner("GL416", "another epsilon, with norms that fit", STATEFUL, |r| {
+            card(r, "/update/epsilon", 1e-6)
+        })
+        .with_norms_that_fit(),
+        trainer("GL416", "a norm that the saved parameters do not have", PLAIN, |r| {
+            let place = r.at_step("step", 20)?;
+            scale(r, place, "/body/det/updates/0/parameter_norm", 1.0 + 1e-9)
         }),
-        owner("GL416", "another epsilon", PLAIN, |r| card(r, "/update/epsilon", 1e-6)),
+        trainer("GL416", "a change that the saved moments did not make", PLAIN, |r| {
+            let place = r.at_step("step", 20)?;
+            scale(r, place, "/body/det/updates/1/update_norm", 1.01)
+        }),
+        trainer("GL416", "norms that a run of the project's trainer does not take", PLAIN, without_norms),
         owner("GL646", "a source that its contract does not give", WARM, |r| {
             contract(r, "/initialization/lineage/contract", format!("sha256:{}", "5".repeat(64)))
         }),
