@@ -111,6 +111,11 @@ fn try_all() -> Result<bool> {
     let mut failures = table::failures(&tried, &has_to_count);
     failures.extend(stale.iter().map(|name| format!("{}: nothing is called {name:?}", generated::NAME)));
     let rows = table::rows(&tried);
+    if is_whole {
+        let num_counted: usize =
+            rows.iter().filter(|row| row.suite == generated::NAME).map(|row| row.num_counted).sum();
+        failures.extend(generated::too_few(num_counted));
+    }
     if arguments.is_json {
         println!("{:#}", table::json(&rows, &failures));
     } else {

@@ -140,6 +140,9 @@ fn failure(one: &Tried) -> String {
         Outcome::KilledAgainstDocumentation => format!("is said to survive, and is killed by {killers}"),
         Outcome::KilledByOthers => format!("is killed by {killers}, which is not what was expected"),
         Outcome::NotCounted => format!("is stopped by form or integrity: {}", damaged.join(" ")),
+        Outcome::NoLongerCounted => {
+            format!("is said to count, and is stopped by form or integrity: {}", damaged.join(" "))
+        }
         Outcome::Failed(error) => format!("cannot be tried: {error}"),
         Outcome::Killed | Outcome::SurvivedAsDocumented => "holds".to_owned(),
     };

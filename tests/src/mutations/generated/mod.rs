@@ -30,6 +30,11 @@ pub const NAME: &str = "generated";
 /// The suite.
 pub const SUITE: Suite = Suite { has_to_count: false, mutations, name: NAME };
 
+/// Fewest mutations of the whole suite that have to count. Those that do are
+/// several times as many; below this the suite has lost what it is for, and a
+/// table that was written anew must not make that look as if it held.
+pub const NUM_COUNTED_MIN: usize = 150;
+
 /// Runs whose entries are mutated, each field in the first that has it.
 const ORIGINS: [Origin; 8] = [PLAIN, EVENTFUL, PROBED, HANDED_OFF, ODD, SHARED, SCALED, ANNOTATED];
 
@@ -59,6 +64,13 @@ fn mutations(records: &Records) -> Result<Vec<Mutation>> {
 pub fn stale(mutations: &[Mutation]) -> Result<Vec<String>> {
     let is_tried = |name: &String| mutations.iter().any(|mutation| mutation.name == *name);
     Ok(expected::read()?.into_keys().filter(|name| !is_tried(name)).collect())
+}
+
+/// What is wrong with how many mutations of the whole suite counted, a line.
+#[must_use]
+pub fn too_few(num_counted: usize) -> Option<String> {
+    let is_enough = num_counted >= NUM_COUNTED_MIN;
+    (!is_enough).then(|| format!("{NAME}: {num_counted} mutations count, and {NUM_COUNTED_MIN} have to"))
 }
 
 /// The part of the suite that some runs give.
