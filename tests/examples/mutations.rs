@@ -1,4 +1,5 @@
-//! Tries every mutation of the suites and prints the kill table.
+//! Tries every mutation of the suites and prints the kill table, with every
+//! documented survivor by name and reason.
 //! `scripts/mutations` builds what it needs and calls it; the suites are in
 //! `tests/src/mutations/`.
 

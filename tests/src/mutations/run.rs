@@ -49,6 +49,8 @@ pub struct Tried {
     pub outcome: Outcome,
     /// Its suite.
     pub suite: &'static str,
+    /// Why it was said that nobody could know.
+    pub survivor: Option<&'static str>,
 }
 
 impl Tried {
@@ -103,7 +105,7 @@ pub fn try_one(records: &Records, mutation: &Mutation) -> Tried {
         Ok(judged) => (outcome(mutation, &judged), Some(judged)),
         Err(error) => (Outcome::Failed(format!("{error:#}")), None),
     };
-    Tried { judged, name: mutation.name.clone(), outcome, suite: mutation.suite }
+    Tried { judged, name: mutation.name.clone(), outcome, suite: mutation.suite, survivor: mutation.survivor }
 }
 
 /// Tries mutations, `num_jobs` at a time, and returns what became of them in
@@ -193,7 +195,13 @@ mod tests {
 
     #[test]
     fn no_suite_takes_what_no_longer_counts() {
-        let of = |outcome| Tried { judged: None, name: "any".to_owned(), outcome, suite: "library" };
+        let of = |outcome| Tried {
+            judged: None,
+            name: "any".to_owned(),
+            outcome,
+            suite: "library",
+            survivor: None,
+        };
         assert!(of(Outcome::NotCounted).holds(false) && !of(Outcome::NotCounted).holds(true));
         assert!(!of(Outcome::NoLongerCounted).holds(false) && !of(Outcome::NoLongerCounted).holds(true));
     }
