@@ -158,6 +158,14 @@ fn a_part_of_the_generated_suite_is_killed_as_its_table_says() -> Result<()> {
 }
 
 #[test]
+fn each_kind_of_entry_is_killed_in_some_way_or_excused() -> Result<()> {
+    let table = expected::read()?;
+    let wrong = generated::kinds::wrong(table.keys().map(String::as_str));
+    assert!(wrong.is_empty(), "{wrong:#?}\nhint: scripts/mutations --suite generated --update");
+    Ok(())
+}
+
+#[test]
 fn the_table_of_expected_killers_is_of_rules_that_are_there() -> Result<()> {
     let table = expected::read()?;
     let num_counted_min = generated::NUM_COUNTED_MIN;
