@@ -164,7 +164,7 @@ mod tests {
     /// What becomes of a mutation with these expected killers and this reason,
     /// where these rules stop it.
     #[track_caller]
-    fn check(expected: &[&'static str], survivor: Option<&'static str>, stopped: &[&str], outcome: Outcome) {
+    fn check(expected: &[&'static str], survivor: Option<&'static str>, stopped: &[&str], outcome: &Outcome) {
         let mut mutation = Mutation::new("library", "any", PLAIN, expected, |_| Ok(()));
         mutation.survivor = survivor;
         let is_damage = |code: &String| super::super::FORM_AND_INTEGRITY.contains(&code.as_str());
@@ -176,21 +176,21 @@ mod tests {
             verdict: if stopped.is_empty() { Verdict::Accepted } else { Verdict::Rejected },
             warners: BTreeSet::new(),
         };
-        assert_eq!(super::outcome(&mutation, &judged), outcome, "{expected:?} {survivor:?} {stopped:?}");
+        assert_eq!(super::outcome(&mutation, &judged), *outcome, "{expected:?} {survivor:?} {stopped:?}");
     }
 
     #[test]
     fn what_was_said_to_count_may_not_stop_to() {
-        check(&[], None, &["GL004"], Outcome::NotCounted);
-        check(&["GL401"], None, &["GL004"], Outcome::NoLongerCounted);
-        check(&["GL401"], None, &["GL004", "GL401"], Outcome::NoLongerCounted);
-        check(&[], Some("nobody knows"), &["GL004"], Outcome::NoLongerCounted);
-        check(&["GL401"], None, &["GL401", "GL402"], Outcome::Killed);
-        check(&["GL401"], None, &["GL402"], Outcome::KilledByOthers);
-        check(&[], None, &["GL402"], Outcome::KilledByOthers);
-        check(&["GL401"], None, &[], Outcome::Survived);
-        check(&[], Some("nobody knows"), &[], Outcome::SurvivedAsDocumented);
-        check(&[], Some("nobody knows"), &["GL402"], Outcome::KilledAgainstDocumentation);
+        check(&[], None, &["GL004"], &Outcome::NotCounted);
+        check(&["GL401"], None, &["GL004"], &Outcome::NoLongerCounted);
+        check(&["GL401"], None, &["GL004", "GL401"], &Outcome::NoLongerCounted);
+        check(&[], Some("nobody knows"), &["GL004"], &Outcome::NoLongerCounted);
+        check(&["GL401"], None, &["GL401", "GL402"], &Outcome::Killed);
+        check(&["GL401"], None, &["GL402"], &Outcome::KilledByOthers);
+        check(&[], None, &["GL402"], &Outcome::KilledByOthers);
+        check(&["GL401"], None, &[], &Outcome::Survived);
+        check(&[], Some("nobody knows"), &[], &Outcome::SurvivedAsDocumented);
+        check(&[], Some("nobody knows"), &["GL402"], &Outcome::KilledAgainstDocumentation);
     }
 
     #[test]
