@@ -1,4 +1,5 @@
-//! Tries every mutation of the suites and prints the kill table.
+//! Tries every mutation of the suites and prints the kill table, with every
+//! documented survivor by name and reason.
 //! `scripts/mutations` builds what it needs and calls it; the suites are in
 //! `tests/src/mutations/`.
 
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use system_tests::mutations::generated::{self, expected};
-use system_tests::mutations::{Records, Suite, run, suites, table};
+use system_tests::mutations::{Judged, Records, Suite, run, suites, table};
 
 const HELP: &str = "\
 Mutations of real runs: each has to be killed by the audit, or to survive for a documented reason.
@@ -111,6 +112,14 @@ fn try_all() -> Result<bool> {
     let mut failures = table::failures(&tried, &has_to_count);
     failures.extend(stale.iter().map(|name| format!("{}: nothing is called {name:?}", generated::NAME)));
     let rows = table::rows(&tried);
+    if is_whole {
+        let num_counted: usize =
+            rows.iter().filter(|row| row.suite == generated::NAME).map(|row| row.num_counted).sum();
+        failures.extend(generated::too_few(num_counted));
+        let of_suite = tried.iter().filter(|one| one.suite == generated::NAME);
+        let counted = of_suite.filter(|one| one.judged.as_ref().is_some_and(Judged::counts));
+        failures.extend(generated::kinds::wrong(counted.map(|one| one.name.as_str())));
+    }
     if arguments.is_json {
         println!("{:#}", table::json(&rows, &failures));
     } else {

@@ -123,7 +123,12 @@ impl Forgery {
     }
 
     fn sign(&self, bytes: &[Vec<u8>], keys: Option<&KeyRing>) -> Result<BTreeMap<u64, String>> {
-        let origin = format!("governed-ledger/run/{}", self.entries[0]["run"].as_str().context("a run")?);
+        let text =
+            |name: &str| self.entries[0][name].as_str().with_context(|| format!("no {name} in entry 0"));
+        let (kind, name) = (text("ledger")?, text("run")?);
+        let origin = format!("governed-ledger/{kind}/{name}");
+        // Whoever owns a campaign signs all of it.
+        let signer = |size: u64| if size == 1 || kind == "campaign" { Role::Owner } else { Role::Trainer };
         let num_entries = bytes.len() as u64;
         let mut frontier = Frontier::new();
         let mut notes = BTreeMap::new();
@@ -141,7 +146,7 @@ impl Forgery {
                 None => {
                     let keys =
                         keys.with_context(|| format!("a head of size {size} would have to be signed"))?;
-                    head.sign(&keys.get(if size == 1 { Role::Owner } else { Role::Trainer })?)
+                    head.sign(&keys.get(signer(size))?)
                 }
             };
             notes.insert(size, note);

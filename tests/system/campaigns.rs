@@ -1,6 +1,7 @@
 //! Campaigns by the programs: the example is frozen, runs are made for it,
 //! bound, listed; what is refused says so and changes nothing.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -9,6 +10,8 @@ use std::process::Stdio;
 use schemas::dsse::{CAMPAIGN_REPORT_PAYLOAD_TYPE, Envelope};
 use serde_json::{Value, json};
 use system_tests::dump;
+use system_tests::honest::above_notes;
+use system_tests::mutations::campaigns;
 use system_tests::programs::{Finished, LEDGER, TRAINER, command, run};
 use system_tests::run_folder::{copy_folder, flip_byte};
 use tempfile::TempDir;
@@ -289,6 +292,34 @@ impl Campaign {
     }
 }
 
+/// What an audit prints of a campaign.
+#[track_caller]
+fn audited(campaign: &Campaign) -> Value {
+    campaign.ledger(&["campaign", "audit", "campaign.db", "--json"]).json()
+}
+
+/// Every change of the campaign that its owner signs again is told by its rule,
+/// and none of it is supported as before.
+#[track_caller]
+fn check_mutations(campaign: &Campaign) {
+    let told = |audit: &Value| -> BTreeSet<String> {
+        above_notes(audit).into_iter().map(|(_, code, _)| code).collect()
+    };
+    let honest = audited(campaign);
+    let before = told(&honest);
+    for mutation in campaigns::mutations() {
+        let (code, name) = (mutation.code, mutation.name);
+        let copy = Campaign(TempDir::with_prefix("governed-ledger-").expect("a temporary folder"));
+        copy_folder(campaign.path(), copy.path()).expect("copied");
+        (mutation.change)(copy.path()).unwrap_or_else(|error| panic!("{code}, {name}: {error:#}"));
+        let audit = audited(&copy);
+        let found = told(&audit);
+        assert!(found.contains(code) && !before.contains(code), "{code} does not see {name}: {found:?}");
+        let is_as_before = ["verdict", "claims"].iter().all(|member| audit[member] == honest[member]);
+        assert!(!is_as_before, "{name} changes neither the verdict nor a claim");
+    }
+}
+
 /// Two trials, three confirmations of the better one, for each arm, and a
 /// positive control: everything that the example asks for.
 #[test]
@@ -316,6 +347,7 @@ fn the_example_is_run_as_a_whole_and_every_claim_gets_an_outcome() {
         assert_ne!(claim["outcome"], "blocked", "{claim}");
         assert!(claim["reasons"].as_array().is_some_and(|reasons| !reasons.is_empty()), "{claim}");
     }
+    check_mutations(&campaign);
     // The signed report is the one that was printed, by the validator's key.
     let saved = campaign.ledger(&["campaign", "audit", "campaign.db", "--save", "--json"]).expect_code(0);
     let path = campaign.path().join("campaign.db.report.dsse.json");

@@ -30,6 +30,10 @@ const MEMBERS: [&str; 13] = [
 /// removed behind the audit.
 const NO_LEDGER: [&str; 2] = ["witness/src/state.rs", "validator/src/bundle/rebuild.rs"];
 
+/// Where the network is opened: `ledger serve`, `ledger export --format mlflow`,
+/// a run's checkpoint store by URL, and `ledger witness`.
+const NETWORK: [&str; 4] = ["web/src/lib.rs", "exports/src/mlflow", "trainer/src/store", "witness/src"];
+
 /// Longest file without a stated reason.
 const MAX_LINES: usize = 600;
 
@@ -121,6 +125,28 @@ fn only_the_ledger_crate_writes_ledgers() -> Result<()> {
     }
     let ledger: String = sources("ledger")?.iter().map(|(_, text)| code(text)).collect();
     assert!(ledger.contains("INSERT INTO entries"), "the test looks for the writer where it is");
+    Ok(())
+}
+
+#[test]
+fn the_network_is_opened_in_the_listed_places_alone() -> Result<()> {
+    // The types that open a connection by themselves, and the crates of the
+    // workspace's dependencies that do.
+    let needles = ["TcpListener", "TcpStream", "UdpSocket", "ureq::", "reqwest::", "object_store::"];
+    let places = NETWORK.map(|place| workspace_root().join(place));
+    let mut found = [false; NETWORK.len()];
+    for member in MEMBERS.into_iter().filter(|member| *member != "tests") {
+        for (path, text) in sources(member)? {
+            let is_named = needles.iter().any(|needle| text.contains(needle));
+            if !is_named || is_test_or_example(&path, member)? {
+                continue;
+            }
+            let place = places.iter().position(|place| path.starts_with(place));
+            let place = place.with_context(|| format!("{} opens the network", path.display()))?;
+            found[place] = true;
+        }
+    }
+    assert_eq!(found, [true; NETWORK.len()], "the test looks for it where it is: {NETWORK:?}");
     Ok(())
 }
 

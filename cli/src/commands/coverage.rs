@@ -16,13 +16,16 @@ pub(crate) fn run(arguments: &RulesArguments) -> Result<u8, Failure> {
     let gaps = coverage.gaps();
     if arguments.json {
         let members = json!({
-            "concerns": coverage.concerns, "fields": coverage.fields, "gaps": gaps, "rules": coverage.rules,
+            "campaign_rules": coverage.campaign_rules, "concerns": coverage.concerns,
+            "fields": coverage.fields, "gaps": gaps, "rules": coverage.rules,
         });
         print_json("coverage", members)?;
     } else {
-        concerns("Invariants", ConcernKind::Invariant, coverage.concerns)?;
-        concerns("Failure modes", ConcernKind::FailureMode, coverage.concerns)?;
-        rules(&coverage.rules)?;
+        concerns("Invariants", ConcernKind::Invariant, &coverage)?;
+        concerns("Failure modes", ConcernKind::FailureMode, &coverage)?;
+        rules("Rules, with the runs that each passes and those that it catches", &coverage.rules)?;
+        let title = "Rules of campaigns, with the campaigns that each passes and those that it catches";
+        rules(title, &coverage.campaign_rules)?;
         fields(&coverage.fields)?;
     }
     for gap in &gaps {
@@ -31,20 +34,23 @@ pub(crate) fn run(arguments: &RulesArguments) -> Result<u8, Failure> {
     Ok(if gaps.is_empty() { 0 } else { NOT_COVERED })
 }
 
-fn concerns(title: &str, kind: ConcernKind, concerns: &[Concern]) -> Result<(), Failure> {
+fn concerns(title: &str, kind: ConcernKind, coverage: &Coverage) -> Result<(), Failure> {
     print(format!("{title}, and the rules that guard each\n"))?;
-    for concern in concerns.iter().filter(|concern| concern.kind == kind) {
+    let is_of_kind = |concern: &&Concern| concern.kind == kind;
+    for concern in coverage.concerns.iter().filter(is_of_kind) {
         print(format!("{:>2}  {}", concern.number, concern.text))?;
         print(format!("    {}", concern.rules.join(" ")))?;
         if !concern.campaign.is_empty() {
             print(format!("    over the runs of a campaign: {}", concern.campaign.join(" ")))?;
         }
+        let catchers = coverage.catchers(concern).join(" ");
+        print(format!("    such as: {}, which {catchers} catches", concern.example))?;
     }
     print("")
 }
 
-fn rules(rules: &[Fixtures]) -> Result<(), Failure> {
-    print("Rules, with the runs that each passes and those that it catches\n")?;
+fn rules(title: &str, rules: &[Fixtures]) -> Result<(), Failure> {
+    print(format!("{title}\n"))?;
     for rule in rules {
         print(format!("{}  {}", rule.code, rule.name))?;
         print(format!("    passes  {}", rule.passing.join("; ")))?;

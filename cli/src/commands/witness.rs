@@ -1,7 +1,8 @@
 //! `ledger witness`: heads that somebody else cosigns, and the somebody else.
 //!
-//! The only command that opens the network, and only to the URL that it is
-//! given. What a cosignature is worth is said by `ledger audit`.
+//! `add` opens the network to the URL that it is given and `serve` on the address
+//! that it is given, and neither anywhere else. What a cosignature is worth is
+//! said by `ledger audit`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

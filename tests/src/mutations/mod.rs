@@ -11,6 +11,7 @@
 //! A suite is a function that returns its mutations; [`suites`] lists them.
 //! Nothing here knows how a rule works: what fires is read from the report.
 
+pub mod campaigns;
 mod carry;
 pub mod generated;
 pub mod judge;

@@ -58,6 +58,8 @@ pub struct Record {
     /// Every entry in order. `index` is set when the record is sealed.
     pub entries: Vec<Value>,
     pub(super) files: BTreeMap<PathBuf, FileChange>,
+    /// Sizes whose heads are written neither into the ledger nor beside it.
+    pub(super) heads_left_out: BTreeSet<u64>,
     pub(super) source: Arc<Source>,
 }
 
@@ -108,7 +110,8 @@ impl Record {
             _run: run,
         };
         let contract = source.contract.clone();
-        Ok(Self { artifacts, contract, entries, files: BTreeMap::new(), source: Arc::new(source) })
+        let (files, heads_left_out) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Self { artifacts, contract, entries, files, heads_left_out, source: Arc::new(source) })
     }
 
     /// The folder that it was read from, which no mutation changes.
@@ -225,6 +228,17 @@ impl Record {
         self.files.insert(path.into(), FileChange::Removed);
     }
 
+    /// Leaves the head of a size out of the ledger and of the file beside it.
+    ///
+    /// # Errors
+    /// When there is none: then nothing is left out.
+    pub fn leave_head_out(&mut self, size: u64) -> Result<()> {
+        let is_there = self.source.heads.iter().any(|(signed, _)| *signed == size);
+        anyhow::ensure!(is_there, "the record has no head of size {size}");
+        self.heads_left_out.insert(size);
+        Ok(())
+    }
+
     /// Changes a JSON file of a checkpoint as [`Self::replace_file`] does.
     ///
     /// # Errors
@@ -262,6 +276,7 @@ impl Record {
             && self.contract == source.contract
             && self.artifacts == source.artifacts
             && self.files.is_empty()
+            && self.heads_left_out.is_empty()
     }
 
     /// Every file below the run's folder, relative to it, as the record has it.

@@ -57,7 +57,7 @@ pub const PLAIN: Origin = Origin { make: RunFolder::trained, name: "plain" };
 
 /// A run that was struck: its process killed twice, once in the middle of a
 /// save, and a shard damaged behind another one; it went on each time, once
-/// after a person's intervention, and retired checkpoints.
+/// after a person's intervention.
 pub const EVENTFUL: Origin = Origin { make: eventful, name: "eventful" };
 
 /// A run whose candidate was probed with controls.

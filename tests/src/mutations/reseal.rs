@@ -248,6 +248,7 @@ impl Record {
         for (size, note) in self.source.heads.iter().filter(|(size, _)| *size <= num_entries) {
             sizes.insert(*size, Some(note));
         }
+        sizes.retain(|size, _| !self.heads_left_out.contains(size));
         let origin = self.origin(attacker)?;
         let mut roots: BTreeMap<u64, [u8; 32]> = BTreeMap::new();
         let mut frontier = Frontier::new();

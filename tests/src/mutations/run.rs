@@ -1,8 +1,9 @@
 //! Tries mutations and says what became of each.
 //!
 //! It decides what is a failure: a survivor that nobody explained, one that was
-//! explained and is seen, a mutation that none of the expected rules found, and
-//! one of a suite by name that parsing, schema or integrity stopped.
+//! explained and is seen, a mutation that none of the expected rules found, one
+//! that was said to be killed or to survive and that parsing, schema or integrity
+//! stops instead, and any of a suite by name that they stop.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,8 +20,13 @@ pub enum Outcome {
     Killed,
     /// It survived, as its documentation says.
     SurvivedAsDocumented,
-    /// Parsing, schema or integrity stopped it: it shows nothing of meaning.
+    /// Parsing, schema or integrity stopped it, and nothing said that they would
+    /// not: it shows nothing of meaning.
     NotCounted,
+    /// Parsing, schema or integrity stopped it, although killers or a reason why
+    /// it survives are on record: it counted once, and what it showed is no
+    /// longer shown.
+    NoLongerCounted,
     /// It survived, and nothing says why.
     Survived,
     /// It was said to survive, and did not.
@@ -43,6 +49,8 @@ pub struct Tried {
     pub outcome: Outcome,
     /// Its suite.
     pub suite: &'static str,
+    /// Why it was said that nobody could know.
+    pub survivor: Option<&'static str>,
 }
 
 impl Tried {
@@ -53,7 +61,8 @@ impl Tried {
         match self.outcome {
             Outcome::Killed | Outcome::SurvivedAsDocumented => true,
             Outcome::NotCounted => !has_to_count,
-            Outcome::Survived
+            Outcome::NoLongerCounted
+            | Outcome::Survived
             | Outcome::KilledAgainstDocumentation
             | Outcome::KilledByOthers
             | Outcome::Failed(_) => false,
@@ -71,7 +80,8 @@ impl Tried {
 #[must_use]
 pub fn outcome(mutation: &Mutation, judged: &Judged) -> Outcome {
     if !judged.counts() {
-        return Outcome::NotCounted;
+        let counted = mutation.survivor.is_some() || !mutation.expected.is_empty();
+        return if counted { Outcome::NoLongerCounted } else { Outcome::NotCounted };
     }
     match (judged.is_killed(), mutation.survivor) {
         (true, Some(_)) => Outcome::KilledAgainstDocumentation,
@@ -95,7 +105,7 @@ pub fn try_one(records: &Records, mutation: &Mutation) -> Tried {
         Ok(judged) => (outcome(mutation, &judged), Some(judged)),
         Err(error) => (Outcome::Failed(format!("{error:#}")), None),
     };
-    Tried { judged, name: mutation.name.clone(), outcome, suite: mutation.suite }
+    Tried { judged, name: mutation.name.clone(), outcome, suite: mutation.suite, survivor: mutation.survivor }
 }
 
 /// Tries mutations, `num_jobs` at a time, and returns what became of them in
@@ -142,4 +152,57 @@ pub fn of_suite(records: &Records, suite: &Suite) -> anyhow::Result<Vec<Mutation
         anyhow::ensure!(names.insert(&mutation.name), "{} / {} is there twice", suite.name, mutation.name);
     }
     Ok(mutations)
+}
+
+#[cfg(test)]
+mod tests {
+    use schemas::report::Verdict;
+
+    use super::super::records::PLAIN;
+    use super::*;
+
+    /// What becomes of a mutation with these expected killers and this reason,
+    /// where these rules stop it.
+    #[track_caller]
+    fn check(expected: &[&'static str], survivor: Option<&'static str>, stopped: &[&str], outcome: &Outcome) {
+        let mut mutation = Mutation::new("library", "any", PLAIN, expected, |_| Ok(()));
+        mutation.survivor = survivor;
+        let is_damage = |code: &String| super::super::FORM_AND_INTEGRITY.contains(&code.as_str());
+        let (damaged, killers) = stopped.iter().map(|code| (*code).to_owned()).partition(is_damage);
+        let judged = Judged {
+            damaged,
+            findings: Vec::new(),
+            killers,
+            verdict: if stopped.is_empty() { Verdict::Accepted } else { Verdict::Rejected },
+            warners: BTreeSet::new(),
+        };
+        assert_eq!(super::outcome(&mutation, &judged), *outcome, "{expected:?} {survivor:?} {stopped:?}");
+    }
+
+    #[test]
+    fn what_was_said_to_count_may_not_stop_to() {
+        check(&[], None, &["GL004"], &Outcome::NotCounted);
+        check(&["GL401"], None, &["GL004"], &Outcome::NoLongerCounted);
+        check(&["GL401"], None, &["GL004", "GL401"], &Outcome::NoLongerCounted);
+        check(&[], Some("nobody knows"), &["GL004"], &Outcome::NoLongerCounted);
+        check(&["GL401"], None, &["GL401", "GL402"], &Outcome::Killed);
+        check(&["GL401"], None, &["GL402"], &Outcome::KilledByOthers);
+        check(&[], None, &["GL402"], &Outcome::KilledByOthers);
+        check(&["GL401"], None, &[], &Outcome::Survived);
+        check(&[], Some("nobody knows"), &[], &Outcome::SurvivedAsDocumented);
+        check(&[], Some("nobody knows"), &["GL402"], &Outcome::KilledAgainstDocumentation);
+    }
+
+    #[test]
+    fn no_suite_takes_what_no_longer_counts() {
+        let of = |outcome| Tried {
+            judged: None,
+            name: "any".to_owned(),
+            outcome,
+            suite: "library",
+            survivor: None,
+        };
+        assert!(of(Outcome::NotCounted).holds(false) && !of(Outcome::NotCounted).holds(true));
+        assert!(!of(Outcome::NoLongerCounted).holds(false) && !of(Outcome::NoLongerCounted).holds(true));
+    }
 }

@@ -1,4 +1,5 @@
-//! The kill table: what `scripts/mutations` prints.
+//! The kill table: what `scripts/mutations` prints. A count of survivors is no
+//! answer to what the audit cannot see, so each is named with its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,6 +27,9 @@ pub struct Row {
     pub num_undocumented: usize,
     /// Its name.
     pub suite: &'static str,
+    /// Names of survivors by the reason why nobody could know, in the order of
+    /// trying; [`Self::num_documented`] in all.
+    pub survivors: BTreeMap<&'static str, Vec<String>>,
 }
 
 impl Row {
@@ -44,6 +48,10 @@ impl Row {
                 *killers.entry(code).or_default() += 1;
             }
         }
+        let mut survivors: BTreeMap<_, Vec<String>> = BTreeMap::new();
+        for one in tried.iter().filter(|one| one.outcome == Outcome::SurvivedAsDocumented) {
+            survivors.entry(one.survivor.unwrap_or_default()).or_default().push(one.name.clone());
+        }
         Self {
             killers,
             num_counted: tried.iter().filter(is_counted).count(),
@@ -53,6 +61,7 @@ impl Row {
             num_mutations: tried.len(),
             num_undocumented: with(&[Outcome::Survived]),
             suite,
+            survivors,
         }
     }
 }
@@ -69,7 +78,7 @@ pub fn rows(tried: &[Tried]) -> Vec<Row> {
     suites.into_iter().map(|suite| Row::of(suite, tried)).collect()
 }
 
-/// The table as text.
+/// The table as text, and below it the survivors with their reasons.
 #[must_use]
 pub fn text(rows: &[Row]) -> String {
     let mut text = String::new();
@@ -99,6 +108,15 @@ pub fn text(rows: &[Row]) -> String {
         });
         let _ = writeln!(text, "{:<20} {}", row.suite, killers.collect::<Vec<_>>().join(", "));
     }
+    let _ = writeln!(text, "\ndocumented survivors, by the reason why nobody could know");
+    for row in rows {
+        for (reason, names) in &row.survivors {
+            let _ = writeln!(text, "{}: {reason}", row.suite);
+            for name in names {
+                let _ = writeln!(text, "    {name}");
+            }
+        }
+    }
     text
 }
 
@@ -117,6 +135,7 @@ pub fn json(rows: &[Row], failures: &[String]) -> Value {
                 "num_mutations": row.num_mutations,
                 "num_undocumented": row.num_undocumented,
                 "suite": row.suite,
+                "survivors": row.survivors,
             })
         })
         .collect();
@@ -140,8 +159,54 @@ fn failure(one: &Tried) -> String {
         Outcome::KilledAgainstDocumentation => format!("is said to survive, and is killed by {killers}"),
         Outcome::KilledByOthers => format!("is killed by {killers}, which is not what was expected"),
         Outcome::NotCounted => format!("is stopped by form or integrity: {}", damaged.join(" ")),
+        Outcome::NoLongerCounted => {
+            format!("is said to count, and is stopped by form or integrity: {}", damaged.join(" "))
+        }
         Outcome::Failed(error) => format!("cannot be tried: {error}"),
         Outcome::Killed | Outcome::SurvivedAsDocumented => "holds".to_owned(),
     };
     format!("{} / {}: {what}", one.suite, one.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use schemas::report::Verdict;
+
+    use super::*;
+    use crate::mutations::Judged;
+
+    fn one(name: &str, outcome: Outcome, survivor: Option<&'static str>) -> Tried {
+        let judged = Judged {
+            damaged: BTreeSet::new(),
+            findings: Vec::new(),
+            killers: BTreeSet::new(),
+            verdict: Verdict::Accepted,
+            warners: BTreeSet::new(),
+        };
+        Tried { judged: Some(judged), name: name.to_owned(), outcome, suite: "library", survivor }
+    }
+
+    #[test]
+    fn every_documented_survivor_is_printed_with_its_reason_and_no_other() {
+        let rows = rows(&[
+            one("a longer step", Outcome::SurvivedAsDocumented, Some("the day")),
+            one("another loss", Outcome::SurvivedAsDocumented, Some("only executing it tells")),
+            one("a longer save", Outcome::SurvivedAsDocumented, Some("the day")),
+            one("another host", Outcome::Survived, None),
+        ]);
+        let text = text(&rows);
+        let (_, survivors) = text.split_once("\ndocumented survivors").expect("they are listed");
+        let lines: Vec<&str> = survivors.lines().skip(1).collect();
+        let expected = [
+            "library: only executing it tells",
+            "    another loss",
+            "library: the day",
+            "    a longer step",
+            "    a longer save",
+        ];
+        assert_eq!(lines, expected);
+        let json = json(&rows, &[]);
+        assert_eq!(json["suites"][0]["survivors"]["the day"], json!(["a longer step", "a longer save"]));
+        assert_eq!(json["suites"][0]["num_documented"], 3);
+    }
 }

@@ -22,6 +22,10 @@ const THREADS: &str = "no bits depend on the number of threads, the contract bin
 /// Entries beside the run.
 const ASIDE: &str = "what stands beside the run and decides nothing in it: the contract asks for none, no rule derives one, and what it says has no second source";
 
+/// When a retirement was written.
+const PERMITTED: &str = "retiring is a permission and no duty: where between the save that let a state go and the next one it was \
+                         written leaves nothing else than it would have left a step earlier";
+
 /// A change that survives.
 struct Unknowable {
     /// Kind and which entry; empty for every one.
@@ -93,6 +97,7 @@ const LIST: &[Unknowable] = &[
     one("heartbeat first", "/step", "perturb", ASIDE),
     one("heartbeat first", "/step", "delete", ASIDE),
     one("heartbeat first", "/step~time_us", "reorder", ASIDE),
+    one("checkpoint.retired first", "", "reorder", PERMITTED),
     one("amendment first", "", "delete", ASIDE),
     one("amendment first", "", "duplicate", ASIDE),
     one("amendment first", "/body/det/statement", "perturb", ASIDE),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::mutations::records::Origin;
 use crate::programs::{self, TRAINER};
 use crate::run_folder::RunFolder;
+use crate::witnesses;
 
 /// Starts of the trainer that a run with faults is given.
 const MAX_STARTS: usize = 4;
@@ -56,6 +57,9 @@ pub const STATISTICAL: Origin = Origin { make: statistical, name: "statistical" 
 
 /// Weights of another run.
 pub const WARM: Origin = Origin { make: warm, name: "warm" };
+
+/// Seen by a witness of its contract before its first step and behind its end.
+pub const WITNESSED: Origin = Origin { make: witnessed, name: "witnessed" };
 
 /// A run of one attempt under the contract of the preset `tiny`, changed.
 fn of(edit: fn(&mut Value)) -> RunFolder {
@@ -254,5 +258,11 @@ fn warm() -> RunFolder {
     let _ = programs::run(TRAINER, run.path(), &arguments).expect_code(0);
     let _ = run.freeze().expect_code(0);
     let _ = run.train().expect_code(0);
+    run
+}
+
+fn witnessed() -> RunFolder {
+    // What the witness said lies beside the ledger; it need not serve any longer.
+    let (run, _) = witnesses::trained().expect("the witness serves");
     run
 }

@@ -9,6 +9,7 @@ use schemas::report::{RuleStatus, Verdict};
 use crate::assemble::{self, Ruling};
 use crate::campaign::fixture::{BASELINE, PROPOSED, SEEDS};
 use crate::campaign::{ledger, sarif, text};
+use crate::coverage::check_table;
 use crate::fixture::{
     BoundRun, Fixture, RunBuilder, StoredCampaign, det_of, frozen_preregistration, plans, size_of,
     small_preregistration,
@@ -286,29 +287,39 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
         campaign
     };
     let honest = read(&frozen(|_| {}));
-    assert_eq!((honest.len(), assemble::judge(&honest).1), (7, Verdict::Accepted));
-    let damages: [(&str, Effect, Damage); 8] = [
-        ("GC101", Effect::Tampered, |campaign| {
+    let (results, verdict, _) = assemble::judge(&honest);
+    assert_eq!((honest.len(), verdict), (7, Verdict::Accepted));
+    let mut table = Vec::new();
+    for result in results {
+        assert!(result.status == RuleStatus::Passed && result.num_checked > 0, "{result:?}");
+        table.push(format!("{}\tpasses\ta campaign that was frozen\n", result.code));
+    }
+    let damages: [(&str, &str, Effect, Damage); 8] = [
+        ("GC101", "another table", Effect::Tampered, |campaign| {
             campaign.tamper("campaign.db", "CREATE TABLE other (a INTEGER);");
         }),
-        ("GC102", Effect::Tampered, |campaign| {
+        ("GC102", "another leaf hash", Effect::Tampered, |campaign| {
             campaign.tamper("campaign.db", "UPDATE entries SET leaf = zeroblob(32);");
         }),
-        ("GC102", Effect::Tampered, |campaign| campaign.tamper("campaign.db", "UPDATE entries SET seq = 1;")),
-        ("GC103", Effect::Rejected, |campaign| campaign.tamper("campaign.db", "DELETE FROM heads;")),
-        ("GC104", Effect::Tampered, |campaign| {
+        ("GC102", "an entry in another place", Effect::Tampered, |campaign| {
+            campaign.tamper("campaign.db", "UPDATE entries SET seq = 1;");
+        }),
+        ("GC103", "heads that are gone", Effect::Rejected, |campaign| {
+            campaign.tamper("campaign.db", "DELETE FROM heads;");
+        }),
+        ("GC104", "an empty head file", Effect::Tampered, |campaign| {
             std::fs::write(campaign.folder.path().join("campaign.db.head"), "").expect("writable");
         }),
-        ("GC105", Effect::Incomplete, |campaign| {
+        ("GC105", "entries behind the last head", Effect::Incomplete, |campaign| {
             std::fs::remove_file(campaign.path()).expect("it is there");
             campaign.write_covered(0);
         }),
-        ("GC106", Effect::Rejected, |campaign| {
+        ("GC106", "an entry of another campaign", Effect::Rejected, |campaign| {
             rewritten(campaign, |campaign| {
                 campaign.entries[0].header.run = "0000000000000000-0000000000000000".into();
             });
         }),
-        ("GC107", Effect::Tampered, |campaign| {
+        ("GC107", "another preregistration than was signed", Effect::Tampered, |campaign| {
             rewritten(campaign, |campaign| {
                 let Body::CampaignFrozen(halves) = &mut campaign.entries[0].body else {
                     panic!("the freeze")
@@ -317,12 +328,15 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
             });
         }),
     ];
-    for (code, effect, damage) in damages {
+    for (code, name, effect, damage) in damages {
         let rulings = read(&frozen(damage));
         let found = assemble::findings(rulings);
         let is_caught = found.iter().any(|finding| finding.code == code && finding.effect == effect);
-        assert!(is_caught, "{code} {effect:?}: {found:#?}");
+        assert!(is_caught, "{code} {effect:?} does not see {name}: {found:#?}");
+        table.push(format!("{code}\tfails\t{name}\n"));
     }
+    table.sort();
+    check_table("campaign_ledgers.txt", &table.concat());
     // Without its head file nothing outside the database holds it.
     let campaign = frozen(|campaign| {
         std::fs::remove_file(campaign.folder.path().join("campaign.db.head")).expect("it is there");

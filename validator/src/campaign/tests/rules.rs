@@ -1,6 +1,6 @@
 //! What the rules and the decisions say of honest campaigns and of false ones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::campaign::ClaimDimension;
 use schemas::campaign::RunPurpose::{Confirmation, Tuning};
@@ -14,6 +14,7 @@ use crate::assemble::{self, Ruling};
 use crate::campaign::fixture::*;
 use crate::campaign::view::Campaign;
 use crate::campaign::{claims, rules};
+use crate::coverage::check_table;
 
 fn evaluate(campaign: &Campaign) -> (Vec<Ruling>, Vec<ClaimResult>) {
     let mut rulings = Vec::new();
@@ -109,9 +110,28 @@ fn a_run_whose_folder_moved_is_bound_again() {
     assert_eq!(claims[0].outcome, ClaimOutcome::Supported);
 }
 
+/// The honest campaign in which each rule found something to look at, and passed.
+fn passing() -> BTreeMap<String, &'static str> {
+    let mut rescued = honest();
+    spoil(&mut rescued);
+    rescue(&mut rescued, 1);
+    let mut passing = BTreeMap::new();
+    for (name, campaign) in [("an honest campaign", honest()), ("an honest rescue", rescued)] {
+        let (results, ..) = assemble::judge(&evaluate(&campaign).0);
+        for result in results {
+            if result.status == RuleStatus::Passed && result.num_checked > 0 {
+                passing.entry(result.code).or_insert(name);
+            }
+        }
+    }
+    passing
+}
+
 #[test]
 fn every_rule_catches_what_it_is_for() {
-    let mut covered = BTreeSet::new();
+    let (mut covered, passing) = (BTreeSet::new(), passing());
+    let mut table: Vec<String> =
+        passing.iter().map(|(code, name)| format!("{code}\tpasses\t{name}\n")).collect();
     for mutation in MUTATIONS.iter().chain(laundered_campaigns::MUTATIONS) {
         let mut campaign = honest();
         (mutation.change)(&mut campaign);
@@ -131,11 +151,17 @@ fn every_rule_catches_what_it_is_for() {
             assert!(claims.iter().all(is_blocked), "{}: {claims:#?}", mutation.name);
         }
         covered.insert(mutation.code);
+        table.push(format!("{}\tfails\t{}\n", mutation.code, mutation.name));
     }
     let all: Vec<&str> =
         rules::catalogue().iter().map(|info| info.code).filter(|code| *code >= "GC108").collect();
     let uncovered: Vec<&&str> = all.iter().filter(|code| !covered.contains(**code)).collect();
     assert!(uncovered.is_empty(), "rules without a campaign that they catch: {uncovered:?}");
+    let idle: Vec<&&str> = all.iter().filter(|code| !passing.contains_key(**code)).collect();
+    assert!(idle.is_empty(), "rules without a campaign that they pass: {idle:?}");
+    table.sort();
+    table.dedup();
+    check_table("campaigns.txt", &table.concat());
 }
 
 #[test]

@@ -78,7 +78,6 @@ const fn is_open(kind: Kind) -> bool {
         Kind::Diagnostic
             | Kind::Intervention
             | Kind::FaultInjected
-            | Kind::CheckpointRetired
             | Kind::WitnessHead
             | Kind::Amendment
             | Kind::Cost
@@ -103,6 +102,7 @@ fn own_step(body: &Body) -> Option<Option<u64>> {
         Body::CheckpointDurablyCommitted(halves) => halves.det.step,
         Body::CheckpointFailed(halves) | Body::CheckpointQuarantined(halves) => halves.det.step,
         Body::CheckpointResumeQualified(halves) => halves.det.step,
+        Body::CheckpointRetired(halves) => halves.det.step,
         Body::ProbeStart(halves) => halves.det.step,
         Body::ProbeResult(halves) => halves.det.step,
         _ => return None,
@@ -161,6 +161,9 @@ impl Check for Headers {
             let learner = header.learner.map(|_| LEARNER).filter(|_| !is_of_fault);
             let has_segment = header.segment.is_some() || header.attempt.is_some();
             (has_segment.then_some(self.segment), learner, header.worker.map(|_| WORKER))
+        } else if kind == Kind::CheckpointRetired {
+            // An attempt writes it in its segment, `trainer checkpoint prune` in none.
+            (header.attempt.is_some().then_some(self.segment), Some(LEARNER), None)
         } else if is_of_probe(kind) {
             (None, Some(LEARNER), None)
         } else {

@@ -21,12 +21,12 @@ use schemas::number::Float;
 use serde_json::{Value, json};
 use sha2::Digest as _;
 
-use super::{attempts, changed, check_table, checkpoints, evaluation, faults, membership, probes};
+use super::{attempts, changed, check_table, checkpoints, evaluation, faults, ledgers, membership, probes};
 use super::{retention, scaling, state_tree, stateful, statistical, warm_start, workers};
 use crate::derive::shares;
 use crate::fixture::{
-    Fixture, NONCE, RunBuilder, StoredRun, WITNESSES, asynchronous, blake3_of, contract_json, external_loop,
-    honest_run, name_witnesses,
+    Fixture, NONCE, RunBuilder, StoredRun, VALIDATOR, WITNESSES, asynchronous, blake3_of, contract_json,
+    external_loop, honest_run, name_witnesses, signing_key,
 };
 
 /// A run by its name.
@@ -79,7 +79,18 @@ static BASES: &[Base] = &[
         })
     }),
     ("a run with a witness", || under(|c| name_witnesses(c, 1, 1))),
+    ("a run with numbers of the qualifier", || evaluation::with_val_numbers(|_| {})),
+    (WITH_REPORT, honest_run),
 ];
+
+/// The base whose report its validator saved beside it.
+const WITH_REPORT: &str = "a run with its saved report";
+
+/// The qualifier's key among the fixture's.
+const QUALIFIER: u8 = 2;
+
+/// A key that no role of the fixtures has, their witnesses included.
+const OTHER_KEY: u8 = 77;
 
 fn under(change: impl FnOnce(&mut Contract)) -> Fixture {
     changed(|fixture| change(&mut fixture.frozen.contract))
@@ -105,9 +116,9 @@ fn results(run: &StoredRun) -> Results {
     results
 }
 
-/// Stores a run under the text of a contract, with the names of run and contract
+/// Stores the run of a base under the text of a contract, with the names of run and contract
 /// that it gives carried through every entry and manifest.
-fn stored(mut fixture: Fixture, text: &str) -> StoredRun {
+fn stored(base: &str, mut fixture: Fixture, text: &str) -> StoredRun {
     let (old_run, old_digest) = (fixture.frozen.run.clone(), fixture.frozen.digest);
     let digest = Digest::sha256(sha2::Sha256::digest(text.as_bytes()).into());
     let run = RunId(format!("{}-{NONCE}", &digest.hex()[..16]));
@@ -125,7 +136,15 @@ fn stored(mut fixture: Fixture, text: &str) -> StoredRun {
     }
     (fixture.frozen.run, fixture.frozen.digest) = (run, digest);
     let has_witness = !fixture.frozen.contract.keys.witnesses.is_empty();
+    // Whoever the contract names: what lies beside the ledger was signed by these.
+    let numbers = ledgers::val_numbers(&fixture, QUALIFIER);
     let stored = StoredRun::with_contract(fixture, text.to_owned());
+    if let Some(numbers) = numbers {
+        fs::write(stored.beside("run.db.val.dsse.json"), numbers).expect("writable");
+    }
+    if base == WITH_REPORT {
+        ledgers::save_report(&stored, VALIDATOR);
+    }
     if has_witness {
         // Whoever the contract names: the witness who stood by is this one.
         stored.write_cosigned(&stored.all_cosigned(&WITNESSES[..1]));
@@ -260,6 +279,13 @@ fn others(current: Option<&Value>, leaf: &Value) -> Vec<Value> {
 
 /// The contract with one field changed, in each of a few ways.
 fn variants(contract: &Value, pointer: &str, leaf_nodes: &[Value]) -> Vec<Value> {
+    // Owner, trainer and witnesses sign the ledger itself. That any other value is
+    // no key would be all that is seen of the two whose word lies beside it, so
+    // they get another key.
+    if matches!(pointer, "/keys/qualifier/public" | "/keys/validator/public") {
+        let other = schemas::digest::encode_hex(signing_key(OTHER_KEY).verifying_key().as_bytes());
+        return set(contract, pointer, Some(json!(other))).into_iter().collect();
+    }
     let mut variants = Vec::new();
     if let Some((block, value)) = tagged(pointer) {
         variants.extend(set(contract, block, Some(value)));
@@ -335,16 +361,18 @@ struct Known {
 fn known(at: usize) -> &'static Known {
     static KNOWN: [OnceLock<Known>; 32] = [const { OnceLock::new() }; 32];
     KNOWN[at].get_or_init(|| {
-        let fixture = (BASES[at].1)();
+        let (name, run) = BASES[at];
+        let fixture = run();
         let contract = serde_json::to_value(&fixture.frozen.contract).expect("serialises");
         let text = contract_json(&contract);
-        Known { results: results(&stored(fixture, &text)), contract }
+        Known { results: results(&stored(name, fixture, &text)), contract }
     })
 }
 
 fn reactions(at: usize, variant: &Value) -> BTreeSet<String> {
     let before = &known(at).results;
-    let mut fixture = (BASES[at].1)();
+    let (name, run) = BASES[at];
+    let mut fixture = run();
     // So that headers name the keys of the contract that is stored.
     if let Ok(contract) = serde_json::from_value::<Contract>(variant.clone()) {
         let has_key = |public: &str| schemas::digest::decode_hex(public).is_some_and(|key| key.len() == 32);
@@ -352,7 +380,7 @@ fn reactions(at: usize, variant: &Value) -> BTreeSet<String> {
             fixture.frozen.contract = contract;
         }
     }
-    let after = results(&stored(fixture, &contract_json(variant)));
+    let after = results(&stored(name, fixture, &contract_json(variant)));
     let codes = before.keys().chain(after.keys());
     codes.filter(|code| before.get(*code) != after.get(*code)).cloned().collect()
 }

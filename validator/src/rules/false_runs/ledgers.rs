@@ -80,12 +80,17 @@ fn trusting(owner_role: u8) -> Report {
 /// Val numbers beside a ledger, signed by some role.
 fn with_numbers(role: u8) -> Report {
     let fixture = evaluation::with_val_numbers(|_| {});
-    let ValNumbers::Signed(results) = fixture.val_numbers.clone() else { panic!("the fixture has numbers") };
-    let statement = statement(&fixture, results);
+    let envelope = val_numbers(&fixture, role).expect("the fixture has numbers");
     let run = StoredRun::new(fixture);
-    let envelope = signed_envelope(IN_TOTO_PAYLOAD_TYPE, &json(&statement), role);
     fs::write(run.beside("run.db.val.dsse.json"), envelope).expect("writable");
     run.audit()
+}
+
+/// The file of a fixture's val numbers, where it has some, signed by some role.
+pub(super) fn val_numbers(fixture: &Fixture, role: u8) -> Option<Vec<u8>> {
+    let ValNumbers::Signed(results) = &fixture.val_numbers else { return None };
+    let statement = statement(fixture, results.clone());
+    Some(signed_envelope(IN_TOTO_PAYLOAD_TYPE, &json(&statement), role))
 }
 
 fn statement(fixture: &Fixture, results: Vec<QualificationValDet>) -> Statement<ValPredicate> {
@@ -101,11 +106,13 @@ fn statement(fixture: &Fixture, results: Vec<QualificationValDet>) -> Statement<
 
 /// A saved report beside its ledger, signed by some role.
 fn with_report(role: u8) -> Report {
-    damaged(|run| {
-        let report = run.audit();
-        let envelope = signed_envelope(REPORT_PAYLOAD_TYPE, &json(&report), role);
-        fs::write(run.beside("run.db.report.dsse.json"), envelope).expect("writable");
-    })
+    damaged(|run| save_report(run, role))
+}
+
+/// Saves the report on a run beside its ledger, signed by some role.
+pub(super) fn save_report(run: &StoredRun, role: u8) {
+    let envelope = signed_envelope(REPORT_PAYLOAD_TYPE, &json(&run.audit()), role);
+    fs::write(run.beside("run.db.report.dsse.json"), envelope).expect("writable");
 }
 
 /// A candidate that was handed off at an earlier head of the run.

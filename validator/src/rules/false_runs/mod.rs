@@ -38,6 +38,7 @@ use schemas::contract::AverageOrder;
 use schemas::finding::Severity;
 use schemas::report::RuleStatus;
 
+use crate::coverage::check_table;
 use crate::fixture::{Fixture, RunBuilder, asynchronous, external_loop, honest_run};
 use crate::rule::Rule;
 
@@ -89,25 +90,6 @@ const NOT_IN_FIXTURE: [&str; 22] = [
 thread_local! {
     /// Honest runs by name, with the rules that looked at them and passed.
     static HONEST: RefCell<BTreeMap<String, BTreeSet<&'static str>>> = const { RefCell::new(BTreeMap::new()) };
-}
-
-/// Compares a table of `coverage` with what was seen, or writes it.
-fn check_table(name: &str, actual: &str) {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/coverage").join(name);
-    if std::env::var_os("UPDATE_COVERAGE").is_some() {
-        std::fs::write(&path, actual).expect("the sources are writable");
-        return;
-    }
-    let committed = std::fs::read_to_string(&path).expect("a table");
-    let (old, new): (BTreeSet<&str>, BTreeSet<&str>) =
-        (committed.lines().collect(), actual.lines().collect());
-    assert!(
-        committed == actual,
-        "{name} is not what the rules did: it has {:#?} and lacks {:#?}; \
-         `UPDATE_COVERAGE=1 cargo test -p validator --lib false_runs` writes it",
-        old.difference(&new).collect::<Vec<_>>(),
-        new.difference(&old).collect::<Vec<_>>(),
-    );
 }
 
 fn check_honest(fixture: &Fixture, name: &str) {

@@ -65,7 +65,9 @@ fn retire_in_attempt(fixture: &mut Fixture, place: usize, name: &str, kept: &[St
 
 /// Records it as `trainer checkpoint prune` does, behind the run.
 fn prune(fixture: &mut Fixture, name: &str, kept: &[StateClass]) {
-    retire_at(fixture, fixture.entries.len(), name, kept);
+    let place = fixture.entries.len();
+    retire_at(fixture, place, name, kept);
+    fixture.entries[place].header.learner = Some(LearnerId(0));
 }
 
 const MODEL: &[StateClass] = &[StateClass::Model];
@@ -308,6 +310,15 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     }),
     error("GL610", "a step that is another one", || {
         with_retirement(|f| body!(f, CheckpointRetired, 0, |h| h.det.step = 5))
+    }),
+    error("GL213", "a retirement at another step than it says", || {
+        with_retirement(|f| f.change(Kind::CheckpointRetired, 0, |entry| entry.header.step = Some(5)))
+    }),
+    error("GL213", "a retirement of no learner", || {
+        with_retirement(|f| f.change(Kind::CheckpointRetired, 0, |entry| entry.header.learner = None))
+    }),
+    error("GL213", "a retirement in a segment and of no attempt", || {
+        with_retirement(|f| f.change(Kind::CheckpointRetired, 0, |entry| entry.header.attempt = None))
     }),
     error("GL610", "files that are gone without a retirement", || {
         changed(|f| fs::remove_file(f.checkpoint(MIDDLE).join("optimizer.safetensors")).expect("there"))

@@ -1,11 +1,12 @@
 //! What each semantic rule alone finds.
 //!
-//! One mutation of a real record for each rule that can reject a run: the audit
-//! without that rule would accept it. Rules of which that cannot be shown are in
+//! One mutation of a real record for each rule that can reject a run and is not
+//! one of form and integrity: the audit without that rule would accept it. Rules of which that cannot be shown are in
 //! [`NOT_SOLE`], with the reason. A rule that is in neither list fails the test,
 //! so that none is added without one.
 
 mod attempts;
+mod frame;
 mod state;
 mod updates;
 
@@ -21,6 +22,13 @@ pub(super) const SUITE: &str = "sole";
 
 /// Rules that are the only killer of nothing, and why.
 pub const NOT_SOLE: &[(&str, &str)] = &[
+    (
+        "GL011",
+        "it compares the contract's keys with those that a reviewer names, and no key is named to these audits; the rule's \
+         own ledgers are audited with some",
+    ),
+    ("GL012", "it warns and rejects nothing: a clock that goes back is no proof"),
+    ("GL016", "it warns and rejects nothing: two hosts' clocks that disagree are no proof"),
     ("GL219", "it warns and rejects nothing: a duration that is odd is no proof"),
     ("GL220", "it warns and rejects nothing: a loss that is odd is no proof"),
     ("GL310", "it warns and rejects nothing: how much text two splits may share is for the owner to say"),
@@ -67,7 +75,7 @@ pub const NOT_SOLE: &[(&str, &str)] = &[
 /// # Errors
 /// None; the list is fixed.
 pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
-    Ok([attempts::list(), updates::list(), state::list()].into_iter().flatten().collect())
+    Ok([frame::list(), attempts::list(), updates::list(), state::list()].into_iter().flatten().collect())
 }
 
 /// A mutation by the trainer that one rule has to find alone.
