@@ -200,7 +200,7 @@ pub(crate) struct InitArguments {
     /// Folder of the role keys [default: $LEDGER_KEYS, else `keys` in the new folder, or beside the campaign].
     #[arg(long, value_name = "DIR")]
     pub(crate) keys: Option<PathBuf>,
-    /// Who trains: this project's trainer, or a loop of your own, which the Python package records.
+    /// Who trains: this project's trainer, or a loop of your own, which the Python package or the crate `loops` records.
     #[arg(long, value_enum, default_value_t = ProfileArgument::Native)]
     pub(crate) profile: ProfileArgument,
     /// The script of your loop, and what it imports of your own; copied into the new folder.

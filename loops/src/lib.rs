@@ -65,6 +65,11 @@
 //! # }
 //! ```
 //!
+//! `examples/burn_loop` is this as a program: a language model of burn's layers,
+//! trained by burn's AdamW, with moments that come out of the optimizer's record
+//! and go back into it. `cargo run -p loops --example burn_loop -- --help` says how a
+//! run of it is made, killed, resumed and audited.
+//!
 //! It executes nothing and judges nothing. What a loop hands over (positions,
 //! bytes, losses, rates) is recorded as it is, right or wrong: an audit compares
 //! it with the contract. It refuses calls that would leave the contract's

@@ -105,6 +105,21 @@ pub fn program(name: &str) -> PathBuf {
     path
 }
 
+/// Path of a built example of a member.
+///
+/// # Panics
+/// When it was not built; the message says how to.
+#[must_use]
+pub fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a process knows its own executable");
+    // <target>/<profile>/deps/<test>
+    let folder = test.ancestors().nth(2).expect("a test lies in <target>/<profile>/deps");
+    let path = folder.join("examples").join(name);
+    let hint = "cargo build --workspace --all-targets";
+    assert!(path.is_file(), "{} is not built\nhint: {hint}", path.display());
+    path
+}
+
 /// A command for one of the programs, without colour, in `folder`, with the
 /// caller's key settings removed so that no test uses a real key.
 #[must_use]

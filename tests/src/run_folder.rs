@@ -103,8 +103,20 @@ impl RunFolder {
     #[must_use]
     #[track_caller]
     pub fn external(source: &Path, backend: &str, runtime: &str, changes: &[&str]) -> Self {
-        let source = source.to_string_lossy();
-        let mut arguments = vec!["--lipsum", "--profile", "external-loop", "--loop", &source];
+        Self::external_of(&[source.to_owned()], backend, runtime, changes)
+    }
+
+    /// [`Self::external`] for a loop of several files.
+    ///
+    /// # Panics
+    /// When `ledger init` fails.
+    #[must_use]
+    #[track_caller]
+    pub fn external_of(sources: &[PathBuf], backend: &str, runtime: &str, changes: &[&str]) -> Self {
+        let sources: Vec<String> =
+            sources.iter().map(|source| source.to_string_lossy().into_owned()).collect();
+        let mut arguments = vec!["--lipsum", "--profile", "external-loop", "--loop"];
+        arguments.extend(sources.iter().map(String::as_str));
         arguments.extend(["--backend", backend, "--runtime", runtime]);
         arguments.extend(changes.iter().flat_map(|change| ["--set", change]));
         Self::init(&arguments)

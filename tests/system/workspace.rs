@@ -4,8 +4,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use cargo_metadata::{Metadata, Package};
-use system_tests::graph::{lock_file, locked_closure, member, metadata, metadata_of_all_features, reachable};
+use cargo_metadata::{DependencyKind, Metadata, Package};
+use system_tests::graph::{
+    LockedPackage, lock_file, locked_closure, member, metadata, metadata_of_all_features, reachable,
+};
 use system_tests::spdx::satisfiable;
 
 /// Whose text was read instead: name, and where its license is stated.
@@ -55,6 +57,23 @@ fn check_is_built_without(metadata: &Metadata, name: &str, forbidden: impl Fn(&s
     let found: Vec<&String> = reached.iter().filter(|other| forbidden(other)).collect();
     assert!(found.is_empty(), "{name} is built with {found:?}");
     Ok(())
+}
+
+/// The lock file without what a member asks for in its tests and examples alone,
+/// which the file does not tell from the rest. Everything else of it stays: any
+/// feature, any platform, and development dependencies of other members.
+fn without_development(metadata: &Metadata, name: &str) -> Result<Vec<LockedPackage>> {
+    let package = member(metadata, name)?;
+    let of_all = package.dependencies.iter();
+    let built: BTreeSet<&str> = of_all
+        .filter(|dependency| dependency.kind != DependencyKind::Development)
+        .map(|dependency| dependency.name.as_str())
+        .collect();
+    let mut packages = lock_file()?;
+    for package in packages.iter_mut().filter(|package| package.name == name) {
+        package.dependencies.retain(|entry| built.contains(entry.split(' ').next().unwrap_or_default()));
+    }
+    Ok(packages)
 }
 
 #[test]
@@ -150,7 +169,7 @@ fn exports_computes_no_verdict() -> Result<()> {
 #[test]
 fn burn_stays_in_the_trainer() -> Result<()> {
     let metadata = metadata()?;
-    let packages = lock_file()?;
+    let packages = without_development(&metadata, "loops")?;
     for name in ALL_BUT_THE_TRAINER {
         check_is_built_without(&metadata, name, is_burn)?;
         let locked = locked_closure(&packages, name)?;
@@ -159,12 +178,23 @@ fn burn_stays_in_the_trainer() -> Result<()> {
     }
     let trainer = reachable(&metadata, member(&metadata, "trainer")?, false)?;
     assert!(trainer.contains("burn-flex"), "the test looks for burn where it is: in the trainer");
+
+    // The example of `loops` is a loop on burn, and nobody who builds the crate builds it.
+    let loops = member(&metadata, "loops")?;
+    let of_burn = loops.dependencies.iter().filter(|dependency| is_burn(dependency.name.as_str()));
+    for dependency in of_burn {
+        let kind = dependency.kind;
+        assert_eq!(kind, DependencyKind::Development, "loops depends on {}", dependency.name);
+    }
+    let of_example = locked_closure(&lock_file()?, "loops")?;
+    assert!(of_example.contains("burn-flex"), "without the example's there is nothing to leave out above");
     Ok(())
 }
 
 #[test]
 fn object_store_stays_in_the_trainer() -> Result<()> {
-    let mut packages = lock_file()?;
+    let metadata = metadata()?;
+    let mut packages = without_development(&metadata, "loops")?;
     // The lock file has TLS for `ureq`, of which only the feature `tls` makes use.
     for package in packages.iter_mut().filter(|package| package.name == "ureq") {
         package.dependencies.clear();
@@ -175,7 +205,6 @@ fn object_store_stays_in_the_trainer() -> Result<()> {
             assert!(!locked.contains(other), "{name} can pull in {other}");
         }
     }
-    let metadata = metadata()?;
     let client =
         member(&metadata, "witness")?.dependencies.iter().find(|dependency| dependency.name == "ureq");
     let client = client.expect("the witness's client");

@@ -2,7 +2,7 @@
 //! it was fed, so that a step that is executed again gives the same bits and one
 //! that was fed something else does not. It is there to be killed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -15,6 +15,8 @@ use schemas::body::{Body, CheckpointDet, CheckpointObs, Halves};
 use schemas::ids::{AttemptId, CheckpointId, LearnerId, SegmentId};
 use serde_json::Value;
 use system_tests::run_folder::RunFolder;
+
+use super::failed;
 
 const BACKEND: &str = "arithmetic 1";
 const RUNTIME: &str = "Rust";
@@ -206,13 +208,6 @@ fn go_on(attempt: &mut Attempt, state: &mut Loop, wrong: Wrong, vanish_after: Op
         attempt.step(&Step { fed: &fed, gradient_norm, groups, loss, num_microbatches, position })?;
         state.position += fed.len() as u64;
     }
-}
-
-/// Codes of the rules that a report says failed.
-fn failed(report: &Value) -> BTreeSet<String> {
-    let rules = report["rules"].as_array().expect("a report lists its rules");
-    let failed = rules.iter().filter(|rule| rule["status"] == "failed");
-    failed.map(|rule| rule["code"].as_str().expect("a code").to_owned()).collect()
 }
 
 fn check_rejected(wrong: Wrong, codes: &[&str]) -> Result<()> {

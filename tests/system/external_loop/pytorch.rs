@@ -1,6 +1,5 @@
 //! The PyTorch example through the Python package: killed, resumed, audited.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -11,6 +10,8 @@ use system_tests::programs::{Finished, finish};
 use system_tests::run_folder::RunFolder;
 use system_tests::workspace_root;
 use tempfile::TempDir;
+
+use super::failed;
 
 /// Debian's interpreter, whose package python3-torch the example is written for.
 const PYTHON: &str = "/usr/bin/python3";
@@ -63,21 +64,7 @@ fn train(package: &Path, folder: &RunFolder) -> Finished {
 
 /// Trains until a line begins with `line`, and kills the process there.
 fn kill_at(package: &Path, folder: &RunFolder, line: &str) -> Result<()> {
-    let mut command = python(package, folder.path(), &["loop/train.py", "run.db"]);
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let output = BufReader::new(child.stdout.take().context("its output")?);
-    let mut has_come = false;
-    for printed in output.lines() {
-        if printed?.starts_with(line) {
-            has_come = true;
-            // SIGKILL: nothing of the process runs any more.
-            child.kill()?;
-            break;
-        }
-    }
-    let status = child.wait()?;
-    ensure!(has_come && !status.success(), "{line:?} never came, or the process was not killed: {status}");
-    Ok(())
+    super::kill_at(python(package, folder.path(), &["loop/train.py", "run.db"]), line)
 }
 
 fn example() -> PathBuf {
@@ -91,12 +78,6 @@ fn changed(folder: &Path, from: &str, to: &str) -> Result<PathBuf> {
     let path = folder.join("train.py");
     std::fs::write(&path, text.replace(from, to))?;
     Ok(path)
-}
-
-fn failed(report: &Value) -> Vec<String> {
-    let rules = report["rules"].as_array().expect("a report lists its rules");
-    let failed = rules.iter().filter(|rule| rule["status"] == "failed");
-    failed.map(|rule| rule["code"].as_str().expect("a code").to_owned()).collect()
 }
 
 #[test]
@@ -146,7 +127,7 @@ fn a_pytorch_loop_that_forgets_its_data_cursor_is_found() -> Result<()> {
     assert_eq!(report["verdict"], "rejected");
     let failed = failed(&report);
     for code in ["GL205", "GL302", "GL303", "GL304"] {
-        assert!(failed.iter().any(|failed| failed == code), "{code} is not among {failed:?}");
+        assert!(failed.contains(code), "{code} is not among {failed:?}");
     }
     Ok(())
 }
