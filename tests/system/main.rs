@@ -25,6 +25,7 @@ mod interop;
 mod mutations;
 mod named_mutations;
 mod probes;
+mod quality_target;
 mod retention;
 mod sources;
 mod stateful;
