@@ -14,6 +14,7 @@ mod clock;
 mod crash_trials;
 mod crashes;
 mod diff;
+mod documents;
 mod end_to_end;
 mod external_loop;
 mod frozen;
