@@ -34,7 +34,7 @@ fn the_readme_lists_every_script_that_no_other_calls() -> Result<()> {
     let scripts = scripts()?;
     let mut texts: Vec<(&str, String)> = Vec::new();
     for (name, path) in &scripts {
-        texts.push((name, std::fs::read_to_string(path)?));
+        texts.push((name.as_str(), std::fs::read_to_string(path)?));
     }
     for (name, _) in &scripts {
         // In a shell's words, or as a part of a path that Python puts together.
