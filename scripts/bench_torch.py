@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The PyTorch side of scripts/bench.
 
-`step`: trains the model of a contract's architecture eagerly on the CPU. It
-reads lines from stdin, each the number of updates to run, and answers each with
-one line of JSON: seconds and tokens. The caller interleaves these blocks with
-its own, so that both meet the same machine.
+`step`: trains the model of a contract's architecture, with its dropout, eagerly
+on the CPU. It reads lines from stdin, each the number of updates to run, and
+answers each with one line of JSON: seconds and tokens. The caller interleaves
+these blocks with its own, so that both meet the same machine.
 
 `logits`: loads an exported candidate in `transformers` and compares its logits
 with those of a reference file, as `{"tokens": [...], "logits": [[...], ...]}`.
@@ -47,6 +47,8 @@ class Block(nn.Module):
         super().__init__()
         width, heads, kv_heads, size = (shape[k] for k in ("hidden_size", "num_heads", "num_kv_heads", "head_dim"))
         self.heads, self.kv_heads, self.size = heads, kv_heads, size
+        # Of what each branch adds, as the trainer's.
+        self.dropout = nn.Dropout(shape["dropout"])
         self.input_norm = Norm(width, shape["rms_norm_eps"])
         self.output_norm = Norm(width, shape["rms_norm_eps"])
         self.query = nn.Linear(width, heads * size, bias=False)
@@ -68,9 +70,9 @@ class Block(nn.Module):
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         scores = query @ key.transpose(-2, -1) / math.sqrt(self.size) + mask
         mixed = (scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, -1)
-        x = x + self.output(mixed)
+        x = x + self.dropout(self.output(mixed))
         normed = self.output_norm(x)
-        return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        return x + self.dropout(self.down(functional.silu(self.gate(normed)) * self.up(normed)))
 
 
 class Llama(nn.Module):

@@ -273,7 +273,9 @@ fn refused_text(error: BuildError) -> Failure {
     let hint = match &error {
         BuildError::Io { .. } => "name a file that is there and can be read",
         BuildError::Examples(_) => "set /architecture/context_length to a number such as 64",
-        _ => "give each split text of its own, with line breaks where one file is cut",
+        _ => {
+            "give each split text of its own, with line breaks where one file is cut (`fold -s` breaks long lines at spaces)"
+        }
     };
     Failure::from(error).with_hint(hint)
 }

@@ -195,7 +195,9 @@ impl EvaluateError {
             Self::Identity { .. } => "`ledger keygen --role qualifier` makes one",
             Self::Read(_) => "name the run's ledger; `ledger audit` says what is wrong with it",
             Self::Record(error) => error.hint(),
-            Self::Create(_) => "name a new file in a folder that can be written with --qualification",
+            Self::Create(_) => {
+                "make room, or name a new file in a folder that can be written with --qualification"
+            }
             Self::Key(_) => "name the qualifier's folder with --keys",
             Self::Canonical(_) => "a number is not finite; the candidate cannot be evaluated",
         };

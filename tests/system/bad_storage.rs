@@ -3,12 +3,13 @@
 //! Mounting needs root. Where that is missing these tests fail: skipping them
 //! would report something that was not tried.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 use system_tests::dump;
-use system_tests::programs::{self, Finished, LEDGER, TRAINER};
+use system_tests::programs::{self, EVALUATOR, Finished, LEDGER, TRAINER};
 use system_tests::run_folder::{RunFolder, copy_folder};
 use tempfile::TempDir;
 
@@ -75,6 +76,28 @@ fn used_bytes(folder: &Path) -> u64 {
 
 const fn whole_pages(num_bytes: u64) -> u64 {
     num_bytes.div_ceil(PAGE_BYTES) * PAGE_BYTES
+}
+
+/// What counts of a run's folder: databases by their rows, other files by their
+/// bytes. A stored report may be another one of the same run; locks, logs and
+/// their indices come and go.
+fn content(folder: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    for (path, hash) in dump::files(folder).expect("the folder can be read") {
+        let name = path.to_string_lossy().into_owned();
+        if [".lock", "-wal", "-shm"].iter().any(|end| name.ends_with(end)) {
+            continue;
+        }
+        let what = if name.ends_with(".report.dsse.json") {
+            "a report".to_owned()
+        } else if name.ends_with(".db") {
+            dump::database(&folder.join(&path)).expect("a database")
+        } else {
+            hash.to_hex().to_string()
+        };
+        found.insert(path, what);
+    }
+    found
 }
 
 fn train(folder: &Path) -> Finished {
@@ -257,4 +280,44 @@ fn a_floor_stops_training_before_the_disk_is_full() {
     let end = entries.iter().rfind(|entry| entry["kind"] == "attempt.end").expect("a terminal entry");
     assert_eq!(end["body"]["det"]["outcome"], "floor_reached");
     let _ = run.audit(&[]).expect_code(INCOMPLETE);
+}
+
+/// A verb that writes beside a run meets a disk with so many pages of room: the
+/// message says what to do, all that was there is there, and nothing new
+/// counts. With room again the same command does it; so it does in the run's own
+/// folder.
+#[track_caller]
+fn check_full_disk(run: &RunFolder, program: &str, arguments: &[&str], place: &str, rooms: &[u64]) {
+    let before = content(run.path());
+    for num_pages in rooms {
+        let folder = mount_point();
+        let mount = Mount::over(folder.path(), used_bytes(run.path()) + num_pages * PAGE_BYTES);
+        copy_folder(run.path(), folder.path()).expect("a copy");
+        let finished = programs::run(program, folder.path(), arguments);
+        finished.expect_complaint(COULD_NOT_RUN, place, &["room"]);
+        assert_eq!(content(folder.path()), before, "with {num_pages} pages of room\n{finished}");
+        mount.make_roomy();
+        let _ = programs::run(program, folder.path(), arguments).expect_code(0);
+    }
+    let _ = programs::run(program, run.path(), arguments).expect_code(0);
+    assert_ne!(content(run.path()), before, "{arguments:?} writes nothing");
+}
+
+#[test]
+fn a_full_disk_stops_every_verb_that_writes_beside_a_run_and_loses_nothing() {
+    let run = RunFolder::tiny();
+    // None, and not enough for the tables.
+    check_full_disk(&run, LEDGER, &["freeze", "contract.json"], "run.db", &[0, 10]);
+    let _ = run.train().expect_code(0);
+    let val = ["val", "--ledger", "run.db"];
+    check_full_disk(&run, EVALUATOR, &val, "qualification.db", &[0, 8]);
+    check_full_disk(&run, LEDGER, &["audit", "run.db", "--save"], "run.db.report.dsse.json", &[0, 2]);
+    // None; and enough for the report, which takes the place of the one that is
+    // there, but not for SQLite's log and its index of 8 pages.
+    let report = std::fs::metadata(run.path().join("run.db.report.dsse.json")).expect("a report is stored");
+    let num_pages = (whole_pages(report.len()) / PAGE_BYTES + 1).max(9);
+    check_full_disk(&run, LEDGER, &["handoff", "run.db"], "run.db", &[0, num_pages]);
+    let qualify = ["qualify", "--ledger", "run.db", "--handoff", "run.db.handoff.dsse.json"];
+    check_full_disk(&run, EVALUATOR, &qualify, "qualification.db", &[0, 9]);
+    let _ = audit(run.path()).expect_code(0);
 }

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rusqlite::{Connection, OpenFlags};
 use schemas::finding::{Finding, Severity};
 use schemas::report::{Report, Verdict};
@@ -269,7 +269,7 @@ fn every_byte_of_the_head_file_is_guarded() -> Result<()> {
 
 /// Where the key identifier of an envelope is. DSSE calls it an
 /// unauthenticated hint: nobody decides by it, and the contract says whose key
-/// it must be.
+/// it must be. It is swept apart, by [`check_key_hint`].
 fn key_hint(run: &RunFolder, file: &Path) -> Result<Range<u64>> {
     let text = std::fs::read_to_string(run.path().join(file))?;
     let (before, after) = text.split_once("\"keyid\":\"").context("a signature has a key identifier")?;
@@ -282,8 +282,43 @@ fn key_hint(run: &RunFolder, file: &Path) -> Result<Range<u64>> {
 /// Sweeps a signed envelope beside the ledger, all but its key hint.
 fn check_envelope(file: &str) -> Result<()> {
     let (run, file) = (settled_run()?, Path::new(file));
-    let tally = sweep_but(&run, file, key_hint(&run, file)?)?;
+    let hint = key_hint(&run, file)?;
+    let tally = sweep_but(&run, file, hint.clone())?;
     assert!(tally.found.load(Ordering::Relaxed) > 0, "{}: {tally:?}", file.display());
+    check_key_hint(run.path(), file, hint)
+}
+
+/// Another key hint is without effect on an audit, but for the report's: the
+/// handoff names the report by the digest of all its bytes. One that is no
+/// text any more is found like any other byte.
+fn check_key_hint(folder: &Path, file: &Path, hint: Range<u64>) -> Result<()> {
+    let unchanged = audited(folder)?;
+    let handle = OpenOptions::new().read(true).write(true).open(folder.join(file))?;
+    ensure!(!hint.is_empty(), "{}: no key hint", file.display());
+    for offset in hint {
+        let mut byte = [0];
+        handle.read_exact_at(&mut byte, offset)?;
+        let letter = if byte == *b"x" { *b"y" } else { *b"x" };
+        handle.write_all_at(&letter, offset)?;
+        let report = audited(folder)?;
+        if file == Path::new("run.db.report.dsse.json") {
+            let is_told = report.findings.iter().any(|finding| {
+                finding.severity == Severity::Error
+                    && finding.code == "GL112"
+                    && finding.location.contains("run.db.handoff.dsse.json")
+            });
+            ensure!(is_told && report.verdict == Verdict::Rejected, "byte {offset}: {:#?}", report.findings);
+        } else {
+            ensure!(report == unchanged, "{} byte {offset}: another report", file.display());
+        }
+        // The quote ends the hint there.
+        handle.write_all_at(b"\"", offset)?;
+        let report = audited(folder)?;
+        let is_named = report.findings.iter().any(|finding| names(finding, file));
+        ensure!(is_named && report.verdict != Verdict::Accepted, "{} byte {offset}", file.display());
+        handle.write_all_at(&byte, offset)?;
+    }
+    ensure!(audited(folder)? == unchanged, "{}: not as it was", file.display());
     Ok(())
 }
 
@@ -354,18 +389,23 @@ fn every_byte_of_an_export_is_guarded() -> Result<()> {
         ledger::export::export(&run.ledger(), &export)?;
         ledger::export::check(&export, &keys).context("the unchanged export")?;
         let mut num_checked = 0;
-        // README.txt says how to check the rest, and is no part of it.
-        let files = dump::files(&export)?.into_keys().filter(|file| file != Path::new("README.txt"));
+        let files: Vec<PathBuf> = dump::files(&export)?.into_keys().collect();
+        assert!(files.iter().any(|file| file == Path::new("README.txt")), "{files:?}");
         for file in files {
             let path = export.join(&file);
+            let name = file.file_name().context("a file has a name")?.to_string_lossy().into_owned();
             let handle = OpenOptions::new().read(true).write(true).open(&path)?;
             for offset in 0..handle.metadata()?.len() {
                 let mut byte = [0];
                 handle.read_exact_at(&mut byte, offset)?;
                 let mask = u8::try_from(1 + Random::new(offset).below(255))?;
                 handle.write_all_at(&[byte[0] ^ mask], offset)?;
-                let result = ledger::export::check(&export, &keys);
-                ensure!(result.is_err(), "{} byte {offset}: the changed export is accepted", file.display());
+                let Err(error) = ledger::export::check(&export, &keys) else {
+                    bail!("{} byte {offset}: the changed export is accepted", file.display());
+                };
+                // Of an entry its line, of any other file its name.
+                let message = format!("{:#}", anyhow::Error::from(error));
+                ensure!(message.contains(&name), "{} byte {offset}: {message}", file.display());
                 handle.write_all_at(&byte, offset)?;
                 num_checked += 1;
             }

@@ -86,6 +86,9 @@ fn every_rule_runs_on_an_honest_run() {
     let run = RunFolder::trained();
     let report = run.report();
     check_rules(&report, &[&NOTHING_TO_LOOK_AT[..], &NOT_YET[..]].concat());
+    let printed = run.audit(&[]).expect_code(0);
+    let first = printed.stdout.lines().next();
+    assert_eq!(first, Some("accepted: every rule that applies ran and found nothing wrong"));
     let denominators = &report["denominators"];
     assert_eq!(denominators["attempted"], 1);
     assert_eq!(denominators["completed"], 1);

@@ -23,6 +23,16 @@ const REPORT: &str = "run.db.report.dsse.json";
 /// What the list of runs says of a report that is not this ledger's.
 const UNUSABLE: &str = "stored report is not usable";
 
+/// What every answer has to say: nothing inline, nothing from elsewhere, no
+/// frames, no forms away; no guessing of types, no address handed on.
+const HEADERS: [&str; 4] = [
+    "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+     connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'",
+    "x-content-type-options: nosniff",
+    "referrer-policy: no-referrer",
+    "cross-origin-resource-policy: same-origin",
+];
+
 /// A server that ends with the test.
 struct Server {
     address: String,
@@ -89,6 +99,117 @@ fn get(address: &str, path: &str, host: Option<&str>) -> (String, String) {
     stream.read_to_string(&mut text).expect("an answer");
     let (head, body) = text.split_once("\r\n\r\n").expect("headers, then a body");
     (head.to_owned(), body.to_owned())
+}
+
+/// An answer in JSON, under its own type.
+#[track_caller]
+fn get_json(server: &Server, path: &str) -> Value {
+    let (head, body) = get(&server.address, path, None);
+    assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
+    assert!(head.to_lowercase().contains("\r\ncontent-type: application/json"), "{path}: {head}");
+    match serde_json::from_str(&body) {
+        Ok(value) => value,
+        Err(error) => panic!("{path} is not JSON: {error}\n{body}"),
+    }
+}
+
+/// What a twin says is what the ledger and the stored report hold.
+#[test]
+fn every_page_has_a_json_twin_of_what_it_shows() {
+    let folder = RunFolder::trained();
+    let _ = folder.audit(&["--save"]).expect_code(0);
+    let (entries, report) = (folder.entries(), folder.report());
+    let server = serve(folder.path());
+    let run = entries[0]["run"].as_str().expect("an entry names its run");
+
+    let page = get_json(&server, &format!("/runs/{run}.json"));
+    assert_eq!(page["schema_version"], 1);
+    assert_eq!((&page["status"], &page["summary"]["run"]), (&"ended: completed".into(), &run.into()));
+    assert_eq!(page["summary"]["num_entries"], entries.len());
+    let frozen = entries[0]["body"]["det"]["contract"].as_str().expect("entry 0 holds the contract");
+    let frozen: Value = serde_json::from_str(frozen).expect("a contract is JSON");
+    for member in ["name", "purpose", "seeds", "data", "keys", "nonclaims"] {
+        assert_eq!(page["contract"][member], frozen[member], "{member}");
+    }
+    assert_eq!(page["report"]["status"], "signed");
+    for member in ["verdict", "run", "contract", "num_entries", "selected"] {
+        assert_eq!(page["report"]["report"][member], report[member], "{member}");
+    }
+
+    let list = get_json(&server, &format!("/runs/{run}/entries.json"));
+    assert_eq!((&list["run"], &list["from"]), (&run.into(), &0.into()));
+    assert_eq!(list["num_entries"], entries.len());
+    let lines = list["entries"].as_array().expect("a list");
+    assert!(!lines.is_empty() && lines.len() == entries.len().min(100), "{} lines", lines.len());
+    for (line, entry) in lines.iter().zip(&entries) {
+        for member in ["attempt", "index", "kind", "step", "time_us"] {
+            assert_eq!(line[member], entry[member], "{member} of {entry:#}");
+        }
+    }
+    let rest = get_json(&server, &format!("/runs/{run}/entries.json?from=7"));
+    assert_eq!((&rest["from"], &rest["entries"][0]["index"]), (&7.into(), &7.into()));
+
+    let curves = get_json(&server, &format!("/runs/{run}/series.json"));
+    let curve = |name: &str| {
+        let curves = curves["series"].as_array().expect("a list of curves");
+        curves.iter().find(|curve| curve["name"] == name).cloned().unwrap_or_default()
+    };
+    let recorded = |kind: &str, pointer: &str| {
+        let of_kind = entries.iter().filter(|entry| entry["kind"] == kind);
+        let points = of_kind.map(|entry| (entry["step"].clone(), entry.pointer(pointer).cloned()));
+        let (steps, values): (Vec<Value>, Vec<Option<Value>>) = points.unzip();
+        let values = values.into_iter().map(|value| value.expect("it is recorded")).collect::<Vec<Value>>();
+        assert!(!steps.is_empty(), "no {kind} is on record");
+        (Value::from(steps), Value::from(values))
+    };
+    for (name, kind, pointer) in [
+        ("loss", "step", "/body/det/credit/backpropagation/loss"),
+        ("gradient_norm", "step", "/body/det/credit/backpropagation/gradient_norm"),
+        ("eval:val", "eval", "/body/det/value"),
+    ] {
+        let curve = curve(name);
+        assert_eq!((curve["steps"].clone(), curve["values"].clone()), recorded(kind, pointer), "{name}");
+    }
+}
+
+/// Pages, twins, assets and refusals alike.
+#[test]
+fn every_answer_has_the_whole_policy() {
+    let folder = RunFolder::trained();
+    let server = serve(folder.path());
+    let run = folder.entries()[0]["run"].as_str().expect("an entry names its run").to_owned();
+    let pages = ["", "/entries", "/entries/0"].map(|page| format!("/runs/{run}{page}"));
+    let twins = pages.iter().map(|page| format!("{page}.json"));
+    let series = format!("/runs/{run}/series.json");
+    let paths =
+        ["/", "/runs.json", "/assets/charts.js", "/assets/style.css", "/none-such", "/runs/none-such"];
+    let paths =
+        paths.into_iter().map(str::to_owned).chain(pages.iter().cloned()).chain(twins).chain([series]);
+    let refused = ("/".to_owned(), Some("ledger.example"));
+    for (path, host) in paths.map(|path| (path, None)).chain([refused]) {
+        let (head, body) = get(&server.address, &path, host);
+        let expected = match path.as_str() {
+            _ if host.is_some() => 403,
+            "/none-such" | "/runs/none-such" => 404,
+            _ => 200,
+        };
+        assert!(head.starts_with(&format!("HTTP/1.1 {expected} ")), "{path}: {head}");
+        for header in HEADERS {
+            let name = header.split_once(':').map_or(header, |(name, _)| name);
+            let found: Vec<&str> =
+                head.lines().filter(|line| line.to_lowercase().starts_with(&format!("{name}:"))).collect();
+            assert_eq!(found, [header], "{path}");
+        }
+        if body.starts_with("<!DOCTYPE html>") {
+            assert!(!body.contains(" style="), "{path} has a style that its policy forbids");
+            assert_eq!(
+                body.matches("<script").count(),
+                body.matches("<script src=\"/assets/").count(),
+                "{path}"
+            );
+            assert!(!body.contains("<style"), "{path} has a style that its policy forbids");
+        }
+    }
 }
 
 /// A finding that a fault family explains names it, on the run's page and on that

@@ -106,7 +106,7 @@ pub(super) fn refuse(error: FreezeError, contract: &Path, json: bool) -> Result<
             .or_hint("name the folder with the owner's key with --keys or $LEDGER_KEYS")
             .map(|()| COULD_NOT_RUN),
         error => Err(error)
-            .or_hint("name a ledger in a folder that can be written with --output")
+            .or_hint("make room, or name a ledger in a folder that can be written with --output")
             .map(|()| COULD_NOT_RUN),
     }
 }

@@ -15,7 +15,7 @@ use ledger::canonical::entry_json;
 use ledger::dsse;
 use ledger::keys::{KeyPair, Role};
 use ledger::reader::Reader;
-use ledger::recorder::{Record, Recorder};
+use ledger::recorder::{Record, Recorder, RecorderError};
 use schemas::body::{Body, CheckpointStage, Halves, HandoffIssuedDet, HandoffIssuedObs};
 use schemas::contract::Contract;
 use schemas::digest::Digest;
@@ -194,8 +194,7 @@ fn append(
     let det = HandoffIssuedDet { model: selected.model, step: selected.step };
     let obs = HandoffIssuedObs { candidate: selected.candidate.clone(), report: report_digest, root, size };
     let record = Record::new(Body::HandoffIssued(Box::new(Halves { det, obs }))).step(selected.step);
-    let recorder =
-        Recorder::open(ledger, trainer).or_hint("end the trainer first: a ledger has one writer")?;
+    let recorder = Recorder::open(ledger, trainer).map_err(not_recorded)?;
     if recorder.num_entries() != report.num_entries {
         return Err(Failure::new(
             format!(
@@ -207,9 +206,15 @@ fn append(
             "hand off when nothing else writes to the ledger",
         ));
     }
-    recorder.append_durable(record)?;
-    recorder.close()?;
+    recorder.append_durable(record).map_err(not_recorded)?;
+    recorder.close().map_err(not_recorded)?;
     Ok(())
+}
+
+/// An entry that could not be appended, with what can be done about it.
+fn not_recorded(error: RecorderError) -> Failure {
+    let hint = error.hint();
+    Failure::from(error).with_hint(hint)
 }
 
 fn show(

@@ -208,12 +208,16 @@ fn check_contract(folder: &Path, first: Option<&Entry>) -> Result<Option<FrozenC
     let frozen = match first.map(FrozenContract::from_entry) {
         Some(Ok(frozen)) => frozen,
         None | Some(Err(FrozenError::Kind { .. })) => {
-            return if path.exists() { Err(wrong("entry 0 holds no contract".to_owned())) } else { Ok(None) };
+            let what = format!("entry 0 of {ENTRIES} holds no contract");
+            return if path.exists() { Err(wrong(what)) } else { Ok(None) };
         }
-        Some(Err(error)) => return Err(wrong(error.to_string())),
+        Some(Err(error)) => {
+            let (path, what) = (folder.join(ENTRIES), error.to_string());
+            return Err(ExportError::Content { path, line: Some(1), what });
+        }
     };
     if read_small(&path)? != frozen.canonical {
-        return Err(wrong("it is not the contract that entry 0 holds".to_owned()));
+        return Err(wrong(format!("it is not the contract that entry 0 of {ENTRIES} holds")));
     }
     Ok(Some(frozen))
 }
@@ -256,10 +260,15 @@ fn check_heads(
                 "a head was signed over {size} entries, {ENTRIES} ends at {num_entries}"
             )));
         }
-        if levels.root(size) != Some(head.root) {
-            return Err(wrong(format!("the entries do not give the root signed at size {}", head.size)));
-        }
         let last = heads.last().map(|last| &last.head);
+        if levels.root(size) != Some(head.root) {
+            // The head is signed, and what the one before covers is in order.
+            let first = last.map_or(0, |last| last.size) + 1;
+            return Err(wrong(format!(
+                "the entries do not give the root signed at size {size}: of {ENTRIES} one of the lines {first} to {size} \
+                 is another one"
+            )));
+        }
         if last.is_some_and(|last| last.size >= head.size || last.origin != head.origin) {
             return Err(wrong(format!("the head of size {} does not follow the one before", head.size)));
         }

@@ -49,7 +49,7 @@ fn write_not_promised(out: &mut String, list: &[NotPromised]) -> std::fmt::Resul
 
 fn write_verdict(out: &mut String, report: &Report) -> std::fmt::Result {
     let meaning = match report.verdict {
-        Verdict::Accepted => "every rule ran and found nothing wrong",
+        Verdict::Accepted => "every rule that applies ran and found nothing wrong",
         Verdict::Rejected => "a rule is broken",
         Verdict::Tampered => "bytes are not what was committed to",
         Verdict::Incomplete => "the run is not over, or a part of its record is missing",

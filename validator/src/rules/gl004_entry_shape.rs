@@ -12,7 +12,7 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     what: "Every entry has the format tag, a known kind, and exactly the fields of that kind, every one of them written, null or not.",
     why: "What a rule cannot parse it cannot check; an unknown kind or field could carry a claim that nobody evaluates; a field that may be left out would give one entry two hashes.",
     remedy: "audit it with a validator that knows the kind, or find the program that wrote the entry",
-    reference: "schemas/json/entry.json; docs/FORMAT.md, \"Entry\"",
+    reference: "schemas/json/entry.schema.json; docs/FORMAT.md, \"Entry\"",
     gate: Route::RejectIdentity,
 };
 

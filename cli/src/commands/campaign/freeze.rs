@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &CampaignFreezeArguments) -> Result<u8, Failure> {
 }
 
 const fn hint_of_failure() -> &'static str {
-    "name a ledger in a folder that can be written with --output, and the owner's key folder with --keys"
+    "make room, or name a ledger in a folder that can be written with --output; the owner's key folder goes with --keys"
 }
 
 /// What a freeze would refuse, without writing.

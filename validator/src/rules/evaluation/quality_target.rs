@@ -22,7 +22,8 @@ declare_rule!(
         name: "quality-target",
         what: "run.end says of the frozen quality target what the selected candidate's value gives; a target that was missed is \
                reported.",
-        why: "A run that misses its own target is not evidence of competence, and must say so itself.",
+        why: "A run that misses its own target is not evidence of competence, and must say so itself. The threshold is its owner's \
+              word: whether it is the score that `derivation` speaks of is not looked at.",
         remedy: "None for a finished run: a missed target stays missed. Plan a new run with a new contract.",
         reference: "docs/FORMAT.md, \"Evaluation, checkpoint and candidate steps\"; schemas::contract::QualityTarget",
         gate: Route::RejectSelectionLeakage,
