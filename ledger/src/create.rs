@@ -238,7 +238,7 @@ pub(crate) fn build(
     artifacts: &[(&[u8; 32], &[u8])],
     row: Option<&NewRow>,
 ) -> Result<Receipt, CreateError> {
-    debug_assert_eq!(SQLITE_LAYOUT_VERSION, 1, "a new layout needs its own migration");
+    const { assert!(SQLITE_LAYOUT_VERSION == 1, "a new layout needs its own migration") };
     if path.exists() {
         return Err(CreateError::Exists { path: path.to_owned() });
     }

@@ -11,7 +11,6 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use schemas::finding::{Effect, Finding};
 use schemas::report::{Report, RuleStatus, Verdict};
-use serde_json::Value;
 use validator::{AuditRequest, audit};
 
 use super::Mutation;

@@ -5,7 +5,6 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use serde_json::Value;
 use system_tests::programs::{Finished, finish};
 use system_tests::run_folder::RunFolder;
 use system_tests::workspace_root;
