@@ -104,3 +104,14 @@ interop_environment() {
 tracking_environment() {
     python_environment tracking mlflow==3.17.2 prometheus-client==0.26.0 mlperf-logging==4.1.68 trackio==0.43.0
 }
+
+# Builds the Python package as a wheel, with the maturin that the README names, and
+# unpacks it into a folder: install_wheel PYTHON FOLDER.
+install_wheel() {
+    local python="$1" folder="$2" maturin
+    maturin="$(grep -om1 'maturin==[0-9.]*' README.md)" || fail "the README names no version of maturin"
+    maturin="$(python_environment maturin "$maturin")/bin/maturin" || fail "maturin could not be installed"
+    "$maturin" build --quiet --locked --profile dev --manifest-path python/Cargo.toml --out "$folder/wheels" >&2
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" \
+        "$folder"/wheels/governed_ledger-*-abi3-*.whl >&2
+}
