@@ -23,6 +23,7 @@ mod imports;
 mod incremental;
 mod injected;
 mod interop;
+mod memory;
 mod mutations;
 mod named_mutations;
 mod probes;

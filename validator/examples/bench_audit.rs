@@ -12,6 +12,9 @@
 //!
 //! `... bench_audit -- STEPS write EVERY` writes a ledger that is saved every so
 //! many updates, and prints its folder: for measuring an audit from outside.
+//!
+//! `... bench_audit -- memory LEDGER` audits a ledger that lies there, in a process
+//! that did nothing else, and says how much memory was resident at most.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -51,7 +54,11 @@ fn median(values: &mut [u64]) -> f64 {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let num_steps: u64 = arguments.next().map_or(Ok(10_000), |text| text.parse())?;
+    let first = arguments.next();
+    if first.as_deref() == Some("memory") {
+        return memory(&arguments.next().ok_or("of which ledger?")?);
+    }
+    let num_steps: u64 = first.map_or(Ok(10_000), |text| text.parse())?;
     let rounds = arguments.next();
     if rounds.as_deref() == Some("write") {
         let every_steps = arguments.next().ok_or("how often is it saved?")?.parse()?;
@@ -135,6 +142,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         "wall_us": { "threads_1": wall_1_us, "threads_2": wall_2_us, "threads_4": wall_4_us },
     });
     writeln!(std::io::stdout(), "{result}")?;
+    Ok(())
+}
+
+/// Prints the peak of resident memory (`VmHWM` of proc(5)) of an audit that
+/// accepts.
+fn memory(ledger: &str) -> Result<(), Box<dyn Error>> {
+    let request = AuditRequest { ledger: ledger.into(), ..AuditRequest::default() };
+    require_accepted(&audit(&request, &mut |_| {})?)?;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
+    let peak_kib: u64 = peak.ok_or("no peak in /proc/self/status")?.trim().parse()?;
+    writeln!(std::io::stdout(), "{}", serde_json::json!({ "peak_kib": peak_kib }))?;
     Ok(())
 }
 
