@@ -105,6 +105,13 @@ tracking_environment() {
     python_environment tracking mlflow==3.17.2 prometheus-client==0.26.0 mlperf-logging==4.1.68 trackio==0.43.0
 }
 
+# A witness and a verifier of heads that are not this project's, pinned: prints the
+# environment's path. They ask for Python 3.12; Debian 12 has 3.11, and they use
+# nothing that it lacks.
+witness_environment() {
+    python_environment witness --ignore-requires-python aics-tlog==0.2.1 aics-witness==0.1.0 cryptography==50.0.2
+}
+
 # Builds the Python package as a wheel, with the maturin that the README names, and
 # unpacks it into a folder: install_wheel PYTHON FOLDER.
 install_wheel() {

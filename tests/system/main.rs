@@ -17,6 +17,7 @@ mod diff;
 mod documents;
 mod end_to_end;
 mod external_loop;
+mod foreign_witness;
 mod frozen;
 mod honest;
 mod imports;
