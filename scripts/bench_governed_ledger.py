@@ -1,6 +1,5 @@
-"""The recorder of loops of one's own, as a plug-in of scripts/bench_recorders.py:
-
-    scripts/bench-recorders --plugin scripts/bench_governed_ledger.py
+"""The recorder of loops of one's own, as a plug-in of scripts/bench_recorders.py,
+which scripts/bench-recorders names.
 
 It needs the package `governed_ledger` (python/) where that Python finds it, and
 `ledger` on PATH. What it records at a step is a whole entry: draws with digests of

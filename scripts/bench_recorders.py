@@ -18,7 +18,7 @@ What a recorder keeps is no wider than that: an operating system that dies loses
 what was not synced, and only `jsonl, synced` syncs every step.
 
 Another recorder plugs in as a Python file (`--plugin`) that has a list
-`RECORDERS` of classes like those below. Times are of this machine and this hour.
+`RECORDERS` of classes like those below; this project's own does. Times are of this machine and this hour.
 
 Exit codes: 0 measured; 2 it could not run.
 """

@@ -34,9 +34,6 @@ def openmetrics(arguments: argparse.Namespace) -> dict[str, Any]:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
     text = arguments.file.read_text(encoding="utf-8")
-    # The parser takes a text that was cut at a line; the specification does not.
-    if not text.endswith("# EOF\n"):
-        raise Refused("OpenMetrics: the text does not end with # EOF")
     try:
         families = list(text_string_to_metric_families(text))
     except (ValueError, KeyError) as error:
@@ -129,18 +126,33 @@ def mlflow(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"runs": runs}
 
 
+def verdicts(families: list[dict[str, Any]]) -> list[str]:
+    """What the metrics say that the audit said: the states that are set."""
+    name = "governed_ledger_verdict"
+    states = [sample for family in families if family["name"] == name for sample in family["samples"]]
+    return [state["labels"][name] for state in states if float(state["value"]) == 1.0]
+
+
 def summary(said: dict[str, Any]) -> dict[str, Any]:
-    """The same for people: counts instead of points."""
+    """The same for people: counts instead of points, and what it says of the run."""
     if "families" in said:
         families = said["families"]
         return {
+            "verdicts": verdicts(families),
             "families": len(families),
             "samples": sum(len(family["samples"]) for family in families),
             "types": sorted({family["type"] for family in families}),
         }
     if "lines" in said:
-        return {"complaints": said["complaints"], "lines": len(said["lines"]), "warnings": said["warnings"]}
+        stops = [line["metadata"]["status"] for line in said["lines"] if line["key"] == "run_stop"]
+        return {
+            "stops": stops,
+            "complaints": said["complaints"],
+            "lines": len(said["lines"]),
+            "warnings": said["warnings"],
+        }
     return {
+        "verdicts": sorted({str(run["tags"].get("governed_ledger.verdict")) for run in said["runs"]}),
         "runs": [
             {
                 "attempt": run["tags"].get("governed_ledger.attempt"),
@@ -182,7 +194,10 @@ def main() -> int:
     except (ImportError, OSError) as error:
         print(f"{arguments.tool} could not be asked: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(summary(said) if arguments.summary else said, indent=1, sort_keys=True))
+    if arguments.summary:
+        print(json.dumps(summary(said), indent=1))
+    else:
+        print(json.dumps(said, indent=1, sort_keys=True))
     return 0
 
 

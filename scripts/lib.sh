@@ -104,3 +104,21 @@ interop_environment() {
 tracking_environment() {
     python_environment tracking mlflow==3.17.2 prometheus-client==0.26.0 mlperf-logging==4.1.68 trackio==0.43.0
 }
+
+# A witness and a verifier of heads that are not this project's, pinned: prints the
+# environment's path. They ask for Python 3.12; Debian 12 has 3.11, and they use
+# nothing that it lacks.
+witness_environment() {
+    python_environment witness --ignore-requires-python aics-tlog==0.2.1 aics-witness==0.1.0 cryptography==50.0.2
+}
+
+# Builds the Python package as a wheel, with the maturin that the README names, and
+# unpacks it into a folder: install_wheel PYTHON FOLDER.
+install_wheel() {
+    local python="$1" folder="$2" maturin
+    maturin="$(grep -om1 'maturin==[0-9.]*' README.md)" || fail "the README names no version of maturin"
+    maturin="$(python_environment maturin "$maturin")/bin/maturin" || fail "maturin could not be installed"
+    "$maturin" build --quiet --locked --profile dev --manifest-path python/Cargo.toml --out "$folder/wheels" >&2
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" \
+        "$folder"/wheels/governed_ledger-*-abi3-*.whl >&2
+}

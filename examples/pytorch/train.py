@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -164,6 +165,11 @@ def nats_of(model: Llama, inputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
 
 
+def norm_of(tensors: Iterable[Tensor]) -> float:
+    """Root of the sum of all squares, in binary64."""
+    return math.sqrt(sum(tensor.detach().double().pow(2).sum().item() for tensor in tensors))
+
+
 def saved(name: str, tensor: Tensor) -> ledger.Tensor:
     """A tensor as the recorder takes it."""
     array = tensor.detach().to(torch.float32).contiguous().numpy()
@@ -236,15 +242,17 @@ def update(
         loss += mean.item()
         num_microbatches += 1
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    norm = math.sqrt(sum(gradient.double().pow(2).sum().item() for gradient in gradients))
+    norm = norm_of(gradients)
     coefficient = attempt.clip_coefficient(norm)
     if coefficient < 1.0:
         for gradient in gradients:
             gradient.mul_(coefficient)
     for group in optimizer.param_groups:
         group["lr"] = attempt.learning_rate(group["name"], step)
+    before = [[parameter.detach().double() for parameter in group["params"]] for group in optimizer.param_groups]
     optimizer.step()
-    # What the recorder is told: what entered the model, and what the optimizer used.
+    # What the recorder is told: what entered the model, what the optimizer used,
+    # and what came of it, which the audit compares with the checkpoints.
     attempt.step(
         position=position,
         fed=fed,
@@ -252,8 +260,15 @@ def update(
         gradient_norm=norm,
         num_microbatches=num_microbatches,
         groups=[
-            ledger.GroupUpdate(group["name"], group["lr"], coefficient, group["weight_decay"])
-            for group in optimizer.param_groups
+            ledger.GroupUpdate(
+                group["name"],
+                group["lr"],
+                coefficient,
+                group["weight_decay"],
+                parameter_norm=norm_of(group["params"]),
+                update_norm=norm_of(now.detach().double() - old for now, old in zip(group["params"], olds)),
+            )
+            for group, olds in zip(optimizer.param_groups, before)
         ],
     )
     return len(examples), loss

@@ -251,8 +251,13 @@ pub const NONCE: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1
 /// `ledger challenge` with a number of segments; what it wrote is `NAME`.
 #[must_use]
 pub fn draw(folder: &Path, num_drawn: u64, name: &str, further: &[&str]) -> Finished {
+    draw_by(folder, NONCE, num_drawn, name, further)
+}
+
+/// The same by another nonce.
+fn draw_by(folder: &Path, nonce: &str, num_drawn: u64, name: &str, further: &[&str]) -> Finished {
     let number = num_drawn.to_string();
-    let fixed = ["challenge", "run.db", "--segments", &number, "--output", name, "--nonce", NONCE, "--json"];
+    let fixed = ["challenge", "run.db", "--segments", &number, "--output", name, "--nonce", nonce, "--json"];
     programs::run(LEDGER, folder, &[&fixed, further].concat())
 }
 
@@ -293,11 +298,9 @@ pub fn review(folder: &Path, further: &[&str]) -> Result<Reviewed> {
     let witness = verified.json();
     let results = witness["results"].as_array().context("results")?;
     ensure!(results.len() as u64 == num_segments, "every segment has a result");
-    let is_contradicted = |result: &&Value| result["outcome"] == "contradicted";
-    let contradicted = results.iter().filter(is_contradicted).filter_map(|result| result["number"].as_u64());
     let root = head["root"].as_str().context("a root")?.parse::<schemas::digest::Digest>()?;
     Ok(Reviewed {
-        contradicted: contradicted.collect(),
+        contradicted: contradicted(&witness)?,
         num_segments,
         root: root.bytes,
         size: head["size"].as_u64().context("a size")?,
@@ -305,20 +308,86 @@ pub fn review(folder: &Path, further: &[&str]) -> Result<Reviewed> {
     })
 }
 
+/// Numbers of the segments that a manifest says are contradicted.
+fn contradicted(witness: &Value) -> Result<BTreeSet<u64>> {
+    let results = witness["results"].as_array().context("results")?;
+    let contradicted = results.iter().filter(|result| result["outcome"] == "contradicted");
+    contradicted.map(|result| result["number"].as_u64().context("a segment's number")).collect()
+}
+
+/// What became of draws that were executed and compared.
+#[derive(Debug, Clone)]
+pub struct Executed {
+    /// Draws in which a segment was contradicted.
+    pub num_caught: u32,
+    /// The chance that their manifests print for so many forged segments.
+    pub printed: f64,
+    /// What was not as it has to be; empty where every draw was that of its nonce,
+    /// and just the forged segments in it were contradicted.
+    pub wrong: Vec<String>,
+}
+
+/// Draws segments so many times, each time by a nonce of its own, and has each draw
+/// executed and compared, all by the programs.
+///
+/// # Errors
+/// When a program fails, or says something else than its form.
+pub fn execute(folder: &Path, reviewed: &Reviewed, num_drawn: u64, num_draws: u32) -> Result<Executed> {
+    let scratch = tempfile::TempDir::with_prefix("governed-ledger-draws-")?;
+    let named = |name: String| scratch.path().join(name).to_string_lossy().into_owned();
+    let (mut num_caught, mut printed, mut wrong) = (0, None, Vec::new());
+    for number in 0..num_draws {
+        let nonce = blake3::hash(&number.to_le_bytes());
+        let (challenge, replayed) = (named(format!("{number}.json")), named(format!("{number}-replay.json")));
+        let drawn = draw_by(folder, nonce.to_hex().as_str(), num_drawn, &challenge, &[]);
+        ensure!(drawn.code == 0, "{drawn}");
+        let executed = replay(folder, &challenge, &replayed);
+        ensure!(executed.code == 0, "{executed}");
+        let verified = verify(folder, &challenge, &replayed, &["--json"]);
+        ensure!(verified.code != 2, "{verified}");
+
+        let drawn = drawn.json();
+        let drawn = drawn["drawn"].as_array().context("what was drawn")?;
+        let drawn = drawn.iter().map(|segment| segment["number"].as_u64().context("a segment's number"));
+        let drawn = drawn.collect::<Result<BTreeSet<u64>>>()?;
+        let places = places(reviewed, nonce.as_bytes(), num_drawn);
+        if drawn != places {
+            wrong.push(format!("nonce {nonce} draws {drawn:?}, and was said to draw {places:?}"));
+        }
+        let witness = verified.json();
+        let (found, forged) = (contradicted(&witness)?, &drawn & &reviewed.contradicted);
+        if found != forged || (verified.code == 1) == forged.is_empty() {
+            let code = verified.code;
+            wrong.push(format!(
+                "of {drawn:?} {found:?} are contradicted with {code}, and {forged:?} are forged"
+            ));
+        }
+        num_caught += u32::from(!found.is_empty());
+        let chances = witness["detection"].as_array().context("chances")?;
+        let of_forged = |chance: &&Value| chance["num_forged"] == reviewed.contradicted.len();
+        let chance = chances.iter().find(of_forged).and_then(|chance| chance["probability"].as_f64());
+        let chance = chance.context("the chance for so many forged segments")?;
+        if printed.replace(chance).is_some_and(|before| before.to_bits() != chance.to_bits()) {
+            wrong.push(format!("nonce {nonce} prints another chance: {chance}"));
+        }
+    }
+    Ok(Executed { num_caught, printed: printed.context("a draw")?, wrong })
+}
+
+/// Numbers of the segments that a nonce draws.
+fn places(reviewed: &Reviewed, nonce: &[u8], num_drawn: u64) -> BTreeSet<u64> {
+    let Reviewed { root, size, num_segments, .. } = reviewed;
+    validator::challenge::drawn_places(root, *size, nonce, *num_segments, num_drawn).into_iter().collect()
+}
+
 /// How often draws of some size meet a forged segment, over so many nonces.
 #[must_use]
 pub fn measured(reviewed: &Reviewed, num_drawn: u64, num_nonces: u32) -> f64 {
     let mut num_met = 0u32;
     for nonce in 0..num_nonces {
-        let bytes = *blake3::hash(&nonce.to_le_bytes()).as_bytes();
-        let places = validator::challenge::drawn_places(
-            &reviewed.root,
-            reviewed.size,
-            &bytes,
-            reviewed.num_segments,
-            num_drawn,
-        );
-        num_met += u32::from(places.iter().any(|place| reviewed.contradicted.contains(place)));
+        let nonce = blake3::hash(&nonce.to_le_bytes());
+        let places = places(reviewed, nonce.as_bytes(), num_drawn);
+        num_met += u32::from(!places.is_disjoint(&reviewed.contradicted));
     }
     f64::from(num_met) / f64::from(num_nonces)
 }

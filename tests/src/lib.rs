@@ -7,6 +7,7 @@
 pub mod challenges;
 pub mod crashes;
 pub mod dump;
+pub mod foreign_witness;
 pub mod forgery;
 pub mod graph;
 pub mod honest;

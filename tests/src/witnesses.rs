@@ -1,8 +1,8 @@
 //! A witness by the real program, runs whose contracts name it, and what becomes
 //! of histories that somebody with the trainer's key would rather have had.
 //!
-//! It owns the server's process and the table of forgeries; what is true of each
-//! line is said in `tests/system/witness.rs`, and printed by `scripts/witness`.
+//! It owns the server's process, the table of forgeries, and what each line of it
+//! has to be, which `tests/system/witness.rs` and `scripts/witness` compare it with.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -183,13 +183,48 @@ pub fn cosigned(folder: &RunFolder) -> PathBuf {
 pub struct Line {
     /// What was done.
     pub forgery: &'static str,
-    /// What the witness said to it.
+    /// What the witness said to it: cosigned, refused, or that nobody asked it.
     pub witness: String,
     /// Verdict of the audit, with the file of cosigned heads that there is.
     pub verdict: String,
     /// Rules about witnesses that speak in it.
     pub rules: Vec<String>,
 }
+
+/// What each line of [`table`] has to be, in its order.
+#[must_use]
+pub fn expected() -> Vec<Line> {
+    let line = |forgery, witness: &str, verdict: &str, rules: &[&str]| Line {
+        forgery,
+        witness: witness.to_owned(),
+        verdict: verdict.to_owned(),
+        rules: rules.iter().map(|code| (*code).to_owned()).collect(),
+    };
+    vec![
+        line("none", "cosigned", "accepted", &[]),
+        line(ROLLBACK, "refused (1)", "tampered", &["GL014"]),
+        line(OTHER_ROOT, "refused (1)", "tampered", &["GL014"]),
+        line(SPLIT_VIEW, "refused (1)", "tampered", &["GL014"]),
+        // Its head is the run's own, so the witness cosigns it once more; the line
+        // that does not hold stays.
+        line(DATED_BACK, "cosigned", "tampered", &["GL014"]),
+        // The newest head has its cosignature.
+        line(REMOVED, "not asked", "incomplete", &["GL015"]),
+        line(RUN_TWICE, "refused (1)", "incomplete", &["GL014"]),
+        line(ASKED_LATE, "cosigned", "incomplete", &["GL015"]),
+        // No rule of one run can know; the witness's list has both.
+        line(FROZEN_AGAIN, "cosigned", "accepted", &[]),
+    ]
+}
+
+const ROLLBACK: &str = "rollback: the newest entries are removed";
+const OTHER_ROOT: &str = "same size, other root: a time is changed, everything signed again";
+const SPLIT_VIEW: &str = "split view: the same, with an entry more";
+const DATED_BACK: &str = "a cosignature is dated back";
+const REMOVED: &str = "the cosigned heads of before the training are removed";
+const RUN_TWICE: &str = "one freeze is run twice, and the second run shown";
+const ASKED_LATE: &str = "the witness is asked when the run is over";
+const FROZEN_AGAIN: &str = "the contract is frozen and run again, and the first run not mentioned";
 
 /// The rules about witnesses.
 const RULES: [&str; 3] = ["GL014", "GL015", "GL016"];
@@ -206,16 +241,24 @@ fn line(forgery: &'static str, folder: &RunFolder, submitted: &Finished) -> Line
         rules.iter().any(|rule| rule["code"] == **code && rule["status"] == "not_evaluated")
     };
     let rules = RULES.iter().filter(|code| speaks(code) || unevaluated(code));
+    let witness = match submitted.code {
+        // Where the newest head has its cosignature already, nothing is sent.
+        0 if submitted.json()["is_known"] == true => "not asked".to_owned(),
+        0 => "cosigned".to_owned(),
+        code => format!("refused ({code})"),
+    };
     Line {
         forgery,
-        witness: if submitted.code == 0 {
-            "cosigned".to_owned()
-        } else {
-            format!("refused ({})", submitted.code)
-        },
+        witness,
         verdict: report["verdict"].as_str().unwrap_or("none").to_owned(),
         rules: rules.map(|code| (*code).to_owned()).collect(),
     }
+}
+
+/// Submits the newest head, and says in JSON whether the witness was asked.
+#[track_caller]
+fn submit(folder: &RunFolder, server: &WitnessServer) -> Finished {
+    add(folder, server, &["--json"])
 }
 
 fn keys(folder: &RunFolder) -> Result<KeyRing> {
@@ -239,28 +282,30 @@ fn edit_time(forgery: &mut Forgery) -> Result<()> {
 /// # Panics
 /// When a program that has to work fails.
 pub fn table() -> Result<Vec<Line>> {
-    let (first, server) = trained()?;
-    let mut lines = vec![line("none", &first, &add(&first, &server, &[]).expect_code(0))];
+    let (first, server) = frozen()?;
+    let _ = add(&first, &server, &[]).expect_code(0);
+    let _ = first.train().expect_code(0);
+    let mut lines = vec![line("none", &first, &submit(&first, &server).expect_code(0))];
     let mut try_on = |forgery: &'static str, make: &dyn Fn(&RunFolder) -> Result<()>| -> Result<()> {
         let copy = first.copy();
         make(&copy)?;
-        let submitted = add(&copy, &server, &[]);
+        let submitted = submit(&copy, &server);
         ensure!(submitted.code != 2, "{forgery}: {submitted}");
         lines.push(line(forgery, &copy, &submitted));
         Ok(())
     };
-    try_on("rollback: the newest entries are removed", &|copy| {
+    try_on(ROLLBACK, &|copy| {
         let mut forgery = Forgery::open(&copy.ledger())?;
         let kept = forgery.signed_size(forgery.entries.len() - 1)?;
         forgery.entries.truncate(kept);
         forgery.seal(Some(&keys(copy)?))
     })?;
-    try_on("same size, other root: a time is changed, everything signed again", &|copy| {
+    try_on(OTHER_ROOT, &|copy| {
         let mut forgery = Forgery::open(&copy.ledger())?;
         edit_time(&mut forgery)?;
         forgery.seal(Some(&keys(copy)?))
     })?;
-    try_on("split view: the same, with an entry more", &|copy| {
+    try_on(SPLIT_VIEW, &|copy| {
         let mut forgery = Forgery::open(&copy.ledger())?;
         edit_time(&mut forgery)?;
         let mut last = forgery.last("run.end")?.clone();
@@ -268,13 +313,13 @@ pub fn table() -> Result<Vec<Line>> {
         forgery.entries.push(last);
         forgery.seal(Some(&keys(copy)?))
     })?;
-    try_on("a cosignature is dated back", &|copy| {
+    try_on(DATED_BACK, &|copy| {
         let path = cosigned(copy);
         let text = std::fs::read_to_string(&path)?;
         std::fs::write(&path, redated(&text)?)?;
         Ok(())
     })?;
-    try_on("the cosigned heads of before the training are removed", &|copy| {
+    try_on(REMOVED, &|copy| {
         let path = cosigned(copy);
         let notes = ledger::head_file::read_all(&path, 1 << 20)?;
         std::fs::write(&path, format!("{}\n", notes.last().context("a note")?))?;
@@ -337,16 +382,16 @@ fn started_over() -> Result<Line> {
         let _ = folder.train().expect_code(0);
     }
     let _ = add(&run, &server, &[]).expect_code(0);
-    let submitted = add(&twin, &server, &[]);
-    Ok(line("one freeze is run twice, and the second run shown", &twin, &submitted))
+    let submitted = submit(&twin, &server);
+    Ok(line(RUN_TWICE, &twin, &submitted))
 }
 
 /// Nobody was asked before the run had ended.
 fn witnessed_late() -> Result<Line> {
     let (run, server) = frozen()?;
     let _ = run.train().expect_code(0);
-    let submitted = add(&run, &server, &[]);
-    Ok(line("the witness is asked when the run is over", &run, &submitted))
+    let submitted = submit(&run, &server);
+    Ok(line(ASKED_LATE, &run, &submitted))
 }
 
 /// The contract is frozen and run again. Both are whole; the witness's list has
@@ -365,12 +410,12 @@ fn frozen_again() -> Result<Line> {
         let _ = add(folder, &server, &[]).expect_code(0);
         let _ = folder.train().expect_code(0);
     }
-    let submitted = add(&again, &server, &[]);
+    let submitted = submit(&again, &server);
     let listed = server.list();
     let origins: Vec<&str> =
         listed["logs"].as_array().into_iter().flatten().filter_map(|log| log["origin"].as_str()).collect();
     ensure!(origins.len() == 2, "the witness lists {origins:?}");
     let contract = |origin: &str| origin.rsplit_once('-').map(|(contract, _)| contract.to_owned());
     ensure!(contract(origins[0]) == contract(origins[1]), "two contracts: {origins:?}");
-    Ok(line("the contract is frozen and run again, and the first run not mentioned", &again, &submitted))
+    Ok(line(FROZEN_AGAIN, &again, &submitted))
 }

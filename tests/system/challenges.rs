@@ -7,7 +7,9 @@ use std::path::Path;
 
 use schemas::digest::Digest;
 use serde_json::{Value, json};
-use system_tests::challenges::{self, Forgery, draw, forge, honest, measured, replay, review, verify};
+use system_tests::challenges::{
+    self, Forgery, draw, execute, forge, honest, measured, replay, review, verify,
+};
 use system_tests::mutations::named::runs;
 use system_tests::mutations::records::{self, Origin};
 use system_tests::programs::{LEDGER, TRAINER, run};
@@ -415,8 +417,12 @@ fn forgeries_are_caught_where_drawn_as_often_as_is_printed() {
         let reviewed = review(forged.sealed.path(), &[]).expect("a review");
         assert_eq!(reviewed.contradicted, forgery.forged(), "{name}: {:#}", reviewed.witness["results"]);
         assert_eq!(reviewed.witness["outcome"], "contradicted");
+        // Some draws by the programs, from the nonce to the manifest.
+        let executed = execute(forged.sealed.path(), &reviewed, NUM_DRAWN, 6).expect("draws");
+        assert_eq!(executed.wrong, Vec::<String>::new(), "{name}");
         let num_forged = reviewed.contradicted.len() as u64;
         let expected = detection(reviewed.num_segments, num_forged, NUM_DRAWN);
+        assert!((executed.printed - expected).abs() < 1e-12, "{name}: {} is printed", executed.printed);
         let deviation = (expected * (1.0 - expected) / f64::from(NUM_NONCES)).sqrt();
         let found = measured(&reviewed, NUM_DRAWN, NUM_NONCES);
         assert!((found - expected).abs() < 4.0 * deviation, "{name}: {found}, and {expected} is printed");

@@ -7,10 +7,14 @@
 //! state of the machine; medians are compared. The audit runs on one thread, so
 //! that its processor time is all of it; its wall time is that of every round on
 //! one, two and four threads. `audit_since` is that of an audit that goes on from
-//! the report of an earlier one (`--since`).
+//! the report of an earlier one (`--since`) where nothing was recorded since, which
+//! is the most that can be gained.
 //!
 //! `... bench_audit -- STEPS write EVERY` writes a ledger that is saved every so
 //! many updates, and prints its folder: for measuring an audit from outside.
+//!
+//! `... bench_audit -- memory LEDGER` audits a ledger that lies there, in a process
+//! that did nothing else, and says how much memory was resident at most.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -18,7 +22,7 @@ use std::io::Write;
 
 use schemas::entry::Entry;
 use schemas::finding::Effect;
-use schemas::report::Verdict;
+use schemas::report::{Report, Verdict};
 use sha2::{Digest, Sha256};
 use validator::bench_support::SyntheticLedger;
 use validator::canonical::check_entry_json;
@@ -50,7 +54,11 @@ fn median(values: &mut [u64]) -> f64 {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let num_steps: u64 = arguments.next().map_or(Ok(10_000), |text| text.parse())?;
+    let first = arguments.next();
+    if first.as_deref() == Some("memory") {
+        return memory(&arguments.next().ok_or("of which ledger?")?);
+    }
+    let num_steps: u64 = first.map_or(Ok(10_000), |text| text.parse())?;
     let rounds = arguments.next();
     if rounds.as_deref() == Some("write") {
         let every_steps = arguments.next().ok_or("how often is it saved?")?.parse()?;
@@ -70,7 +78,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let entries = ledger.entries();
     // Hashing the leaves is the part before; the tree is what comes on top.
     let leaves: Vec<[u8; 32]> = entries.iter().map(|bytes| leaf_hash(bytes)).collect();
-    let mut times: [Vec<u64>; 6] = Default::default();
+    let report = audit(&request, &mut |_| {})?;
+    let since = AuditRequest { since: Some(ledger.save_report(&report)), ..on_threads(1) };
+    let mut times: [Vec<u64>; 7] = Default::default();
     for _ in 0..rounds {
         times[0].push(timed(|| read(&ledger))?);
         times[1].push(timed(|| {
@@ -93,17 +103,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             black_box(frontier.root());
             Ok(())
         })?);
-        times[4].push(timed(|| {
-            let report = audit(&request, &mut |_| {})?;
-            match report.verdict {
-                Verdict::Accepted => Ok(()),
-                other => {
-                    let errors = report.findings.iter().filter(|finding| finding.effect != Effect::None);
-                    let errors: Vec<_> = errors.take(3).collect();
-                    Err(format!("the synthetic run is {}: {errors:#?}", other.name()).into())
-                }
-            }
-        })?);
+        times[4].push(timed(|| require_accepted(&audit(&request, &mut |_| {})?))?);
         // Not one of the parts that the ratio compares with.
         times[5].push(timed(|| {
             for bytes in entries {
@@ -111,21 +111,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             Ok(())
         })?);
-    }
-    // The same on one thread, going on from the report of an audit of everything:
-    // the gain where nothing was recorded since, which is the most there can be.
-    let report = audit(&request, &mut |_| {})?;
-    let since = AuditRequest { since: Some(ledger.save_report(&report)), ..on_threads(1) };
-    let mut since_ns = Vec::new();
-    for _ in 0..rounds {
-        since_ns.push(timed(|| {
+        times[6].push(timed(|| {
             let gone_on = audit(&since, &mut |_| {})?;
-            let is_whole = gone_on.since.is_some() && gone_on.verdict == Verdict::Accepted;
-            if is_whole { Ok(()) } else { Err("the audit did not go on from its report".into()) }
+            if gone_on.since.is_none() {
+                return Err("the audit did not go on from its report".into());
+            }
+            require_accepted(&gone_on)
         })?);
-    }
-    let since_us = median(&mut since_ns);
-    for _ in 0..rounds {
         for (threads, walls) in [1, 2, 4].into_iter().zip(&mut wall_us) {
             let started = std::time::Instant::now();
             black_box(audit(&on_threads(threads), &mut |_| {})?);
@@ -133,7 +125,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let [wall_1_us, wall_2_us, wall_4_us] = wall_us.map(|mut values| median(&mut values));
-    let [read_us, hash_us, parse_us, tree_us, audit_us, canonical_us] =
+    let [read_us, hash_us, parse_us, tree_us, audit_us, canonical_us, since_us] =
         times.map(|mut values| median(&mut values));
     let parts_us = read_us + hash_us + parse_us + tree_us;
     let result = serde_json::json!({
@@ -151,6 +143,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     writeln!(std::io::stdout(), "{result}")?;
     Ok(())
+}
+
+/// Prints the peak of resident memory (`VmHWM` of proc(5)) of an audit that
+/// accepts.
+fn memory(ledger: &str) -> Result<(), Box<dyn Error>> {
+    let request = AuditRequest { ledger: ledger.into(), ..AuditRequest::default() };
+    require_accepted(&audit(&request, &mut |_| {})?)?;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
+    let peak_kib: u64 = peak.ok_or("no peak in /proc/self/status")?.trim().parse()?;
+    writeln!(std::io::stdout(), "{}", serde_json::json!({ "peak_kib": peak_kib }))?;
+    Ok(())
+}
+
+/// An honest run is accepted, or what was measured was no audit of one.
+fn require_accepted(report: &Report) -> Result<(), Box<dyn Error>> {
+    match report.verdict {
+        Verdict::Accepted => Ok(()),
+        other => {
+            let errors = report.findings.iter().filter(|finding| finding.effect != Effect::None);
+            let errors: Vec<_> = errors.take(3).collect();
+            Err(format!("the synthetic run is {}: {errors:#?}", other.name()).into())
+        }
+    }
 }
 
 fn read(ledger: &SyntheticLedger) -> Result<(), Box<dyn Error>> {

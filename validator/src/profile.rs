@@ -73,6 +73,11 @@ static EXTERNAL_LOOP: &[Line] = &[
          holds them as they were.",
     ),
     shows_less(
+        "GL416",
+        "A loop need not take norms. Where it takes none, the card's epsilon, decay and betas are compared with no saved state, \
+         and the rule is not applicable.",
+    ),
+    shows_less(
         "GL503",
         "The sum behind a value is the loop's. Only where the evaluator recomputed the candidates (GL508) is it somebody else's.",
     ),

@@ -1,10 +1,12 @@
 //! The PyTorch example through the Python package: killed, resumed, audited.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
 use system_tests::programs::{Finished, finish};
 use system_tests::run_folder::RunFolder;
 use system_tests::workspace_root;
@@ -79,6 +81,13 @@ fn changed(folder: &Path, from: &str, to: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// What became of one rule.
+fn status<'a>(report: &'a Value, code: &str) -> &'a str {
+    let rules = report["rules"].as_array().expect("a report lists its rules");
+    let rule = rules.iter().find(|rule| rule["code"] == code).expect("the rule is listed");
+    rule["status"].as_str().expect("a status")
+}
+
 #[test]
 fn a_pytorch_loop_that_is_killed_and_resumed_is_accepted_and_handed_off() -> Result<()> {
     let package = package()?;
@@ -95,6 +104,9 @@ fn a_pytorch_loop_that_is_killed_and_resumed_is_accepted_and_handed_off() -> Res
     let report = folder.report();
     assert_eq!(report["verdict"], "accepted", "{report:#}");
     assert_eq!(report["selection_basis"], "evaluator");
+    // The example takes norms, so that the card's constants are compared with what
+    // it saved.
+    assert_eq!(status(&report, "GL416"), "passed");
     assert_eq!(report["denominators"]["attempted"], 2);
     let executed = report["denominators"]["steps_executed"].as_u64().context("a count")?;
     assert!(executed > 20, "steps were executed again: {executed}");
@@ -127,6 +139,22 @@ fn a_pytorch_loop_that_forgets_its_data_cursor_is_found() -> Result<()> {
     let failed = failed(&report);
     for code in ["GL205", "GL302", "GL303", "GL304"] {
         assert!(failed.contains(code), "{code} is not among {failed:?}");
+    }
+    Ok(())
+}
+
+/// The loop says every rate and decay as the card has them; its optimizer has
+/// another constant, which only what it saved shows.
+#[test]
+fn a_pytorch_optimizer_with_another_constant_is_found_by_what_it_saved() -> Result<()> {
+    let package = package()?;
+    for (from, to) in [("eps=rule[\"epsilon\"]", "eps=1e-7"), ("betas=(rule[\"beta1\"], ", "betas=(0.8, ")] {
+        let script = changed(package.path(), from, to)?;
+        let folder = frozen(package.path(), &script);
+        let _ = train(package.path(), &folder).expect_code(0);
+        let report = folder.report();
+        assert_eq!(report["verdict"], "rejected", "{to}");
+        assert_eq!(failed(&report), BTreeSet::from(["GL416".to_owned()]), "{to}: {report:#}");
     }
     Ok(())
 }

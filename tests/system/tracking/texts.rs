@@ -110,7 +110,9 @@ fn openmetrics_are_the_record_to_the_parser_of_prometheus() {
     // series are mixed.
     let cut = run.path().join("cut.txt");
     std::fs::write(&cut, text.trim_end_matches("# EOF\n")).expect("writable");
-    assert_eq!(ask(&["openmetrics", &cut.to_string_lossy()]).code, 1);
+    let said = ask(&["openmetrics", &cut.to_string_lossy()]);
+    assert_eq!(said.code, 1, "a text that was cut was read");
+    assert!(said.refusal.contains("prometheus-client: Missing # EOF"), "{}", said.refusal);
     let mut lines: Vec<&str> = text.lines().collect();
     let losses: Vec<usize> =
         (0..lines.len()).filter(|&index| lines[index].starts_with("governed_ledger_loss_nats{")).collect();
