@@ -16,6 +16,7 @@ pub mod points;
 pub mod power;
 pub mod process;
 pub mod record;
+pub mod signals;
 pub mod table;
 pub mod trial;
 mod workers;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Kind, Made};
+use super::{Kind, Made, signals};
 
 /// What came of the trials of a kind.
 #[derive(Debug, Clone)]
@@ -19,6 +19,7 @@ pub struct Row {
     num_torn_accepted: u64,
     num_identical: usize,
     num_holding: usize,
+    num_places: usize,
     seconds: f64,
 }
 
@@ -38,6 +39,7 @@ pub fn rows(made: &[Made]) -> Vec<Row> {
             num_torn_accepted: of_kind(kind).map(|one| one.outcome.num_torn_accepted).sum(),
             num_identical: of_kind(kind).filter(|one| one.outcome.is_identical).count(),
             num_holding: of_kind(kind).filter(|one| one.outcome.holds(kind)).count(),
+            num_places: of_kind(kind).flat_map(|one| &one.outcome.points).collect::<BTreeSet<_>>().len(),
             seconds: of_kind(kind).map(|one| one.duration.as_secs_f64()).sum(),
         })
         .collect()
@@ -73,11 +75,19 @@ pub fn failures(made: &[Made]) -> Vec<String> {
         .collect()
 }
 
-/// Crash points of these that no trial was ended at.
+/// Where nothing happened in the trials of a kind, of these crash points: no
+/// process was killed there, or stopped, or sent one of the signals. Nothing of
+/// kinds that go by no point.
 #[must_use]
-pub fn untried(made: &[Made], points: &BTreeSet<String>) -> Vec<String> {
-    let is_tried = |point: &String| made.iter().any(|one| one.outcome.points.contains(point));
-    points.iter().filter(|point| !is_tried(point)).cloned().collect()
+pub fn untried(made: &[Made], kind: Kind, points: &BTreeSet<String>) -> Vec<String> {
+    let places = match kind {
+        Kind::KillAtPoint | Kind::StopContinue => points.clone(),
+        Kind::Signal => signals::all_signals(points),
+        _ => BTreeSet::new(),
+    };
+    let of_kind: Vec<&Made> = made.iter().filter(|one| one.trial.kind == kind).collect();
+    let is_tried = |place: &String| of_kind.iter().any(|one| one.outcome.points.contains(place));
+    places.into_iter().filter(|place| !is_tried(place)).collect()
 }
 
 /// The table as text.
@@ -87,6 +97,7 @@ pub fn text(rows: &[Row]) -> String {
         "kind",
         "trials",
         "fired",
+        "places",
         "acknowledged",
         "lost",
         "files changed",
@@ -98,6 +109,7 @@ pub fn text(rows: &[Row]) -> String {
     for row in rows {
         let is_control = row.kind.is_control();
         let identical = if is_control { "-".to_owned() } else { row.num_identical.to_string() };
+        let places = if row.num_places == 0 { "any".to_owned() } else { row.num_places.to_string() };
         let verdict = if row.num_holding != row.num_trials {
             format!("{} of {}", row.num_holding, row.num_trials)
         } else if is_control {
@@ -109,6 +121,7 @@ pub fn text(rows: &[Row]) -> String {
             row.kind.name().to_owned(),
             row.num_trials.to_string(),
             row.num_fired.to_string(),
+            places,
             row.num_acknowledged.to_string(),
             row.num_lost.to_string(),
             row.num_files_changed.to_string(),
@@ -130,9 +143,9 @@ pub fn text(rows: &[Row]) -> String {
     text
 }
 
-/// The same as JSON.
+/// The same as JSON, with what did not happen and should have.
 #[must_use]
-pub fn json(made: &[Made], seed: u64, is_instrumented: bool) -> Value {
+pub fn json(made: &[Made], (seed, is_instrumented): (u64, bool), missing: &[String]) -> Value {
     let rows: Vec<Value> = rows(made)
         .iter()
         .map(|row| {
@@ -141,6 +154,7 @@ pub fn json(made: &[Made], seed: u64, is_instrumented: bool) -> Value {
                 "is_control": row.kind.is_control(),
                 "num_trials": row.num_trials,
                 "num_fired": row.num_fired,
+                "num_places": row.num_places,
                 "num_acknowledged": row.num_acknowledged,
                 "num_acknowledged_lost": row.num_lost,
                 "num_files_changed": row.num_files_changed,
@@ -153,9 +167,10 @@ pub fn json(made: &[Made], seed: u64, is_instrumented: bool) -> Value {
         .collect();
     json!({
         "format": "crash-trials/1",
-        "holds": holds(made),
+        "holds": holds(made) && missing.is_empty(),
         "failures": failures(made),
         "instrumented": is_instrumented,
+        "missing": missing,
         "rows": rows,
         "seed": seed.to_string(),
     })
@@ -193,7 +208,29 @@ mod tests {
         let points: BTreeSet<String> = ["head.write", "head.written"].map(str::to_owned).into();
         let mut tried = made(Kind::KillAtPoint, 0, true);
         tried.outcome.points = vec!["head.write".to_owned()];
-        assert_eq!(untried(&[tried], &points), ["head.written"]);
+        let tried = [tried];
+        assert_eq!(untried(&tried, Kind::KillAtPoint, &points), ["head.written"]);
+        // A kill is no stop, and goes by points where other kinds do not.
+        assert_eq!(untried(&tried, Kind::StopContinue, &points), ["head.write", "head.written"]);
+        assert_eq!(untried(&tried, Kind::FullDisk, &points), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_signal_is_asked_for_at_each_point() {
+        let points: BTreeSet<String> = ["head.write", "head.written"].map(str::to_owned).into();
+        let at = |place: &str| {
+            let mut made = made(Kind::Signal, 0, true);
+            made.outcome.points = vec![place.to_owned()];
+            made
+        };
+        let tried = ["TERM", "INT"].map(|name| at(&format!("{name} at head.write")));
+        let left = untried(&tried, Kind::Signal, &points);
+        assert_eq!(
+            left,
+            ["HUP at head.write", "HUP at head.written", "INT at head.written", "TERM at head.written"]
+        );
+        let rows = rows(&tried);
+        assert_eq!(rows[0].num_places, 2);
     }
 
     #[test]
