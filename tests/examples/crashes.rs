@@ -94,10 +94,13 @@ fn run() -> Result<bool> {
         let untried = table::untried(&made, *kind, &points);
         missing.extend(untried.iter().map(|place| format!("{}: nothing happened at {place}", kind.name())));
     }
+    if baseline.is_instrumented {
+        missing.extend(table::unseen_losses(&made));
+    }
     if arguments.is_json {
         println!("{:#}", table::json(&made, (arguments.seed, baseline.is_instrumented), &missing));
     } else {
-        print!("{}", table::text(&table::rows(&made)));
+        print!("{}", table::text(&made));
     }
     for failure in table::failures(&made) {
         eprintln!("error: {failure}");

@@ -12,6 +12,7 @@ pub mod baseline;
 pub mod disk;
 pub mod failing;
 pub mod faults;
+pub mod losses;
 pub mod points;
 pub mod power;
 pub mod process;

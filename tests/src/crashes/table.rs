@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::losses::{self, Losses};
 use super::{Kind, Made, signals};
 
 /// What came of the trials of a kind.
@@ -35,7 +36,7 @@ pub fn rows(made: &[Made]) -> Vec<Row> {
             num_fired: of_kind(kind).filter(|one| one.outcome.has_fired).count(),
             num_acknowledged: of_kind(kind).map(|one| one.outcome.num_acknowledged).sum(),
             num_lost: of_kind(kind).map(|one| one.outcome.num_lost).sum(),
-            num_files_changed: of_kind(kind).map(|one| one.outcome.num_files_changed).sum(),
+            num_files_changed: of_kind(kind).flat_map(|one| one.outcome.losses.values()).sum(),
             num_torn_accepted: of_kind(kind).map(|one| one.outcome.num_torn_accepted).sum(),
             num_identical: of_kind(kind).filter(|one| one.outcome.is_identical).count(),
             num_holding: of_kind(kind).filter(|one| one.outcome.holds(kind)).count(),
@@ -90,9 +91,38 @@ pub fn untried(made: &[Made], kind: Kind, points: &BTreeSet<String>) -> Vec<Stri
     places.into_iter().filter(|place| !is_tried(place)).collect()
 }
 
-/// The table as text.
+/// What all cuts together did to files.
 #[must_use]
-pub fn text(rows: &[Row]) -> String {
+pub fn all_losses(made: &[Made]) -> Losses {
+    let mut sum = Losses::new();
+    for (what, number) in made.iter().flat_map(|one| &one.outcome.losses) {
+        *sum.entry(*what).or_default() += number;
+    }
+    sum
+}
+
+/// What no power cut did to a file and some have to, where power cuts and both
+/// of their controls were made.
+#[must_use]
+pub fn unseen_losses(made: &[Made]) -> Vec<String> {
+    let cuts = [Kind::PowerCut, Kind::PowerCutUnflushedDatabase, Kind::PowerCutUnflushedFolder];
+    let is_made = |kind: &Kind| made.iter().any(|one| one.trial.kind == *kind);
+    if cuts.iter().all(is_made) { losses::unseen(&all_losses(made)) } else { Vec::new() }
+}
+
+/// The table as text, with what cuts did to files where there were some.
+#[must_use]
+pub fn text(made: &[Made]) -> String {
+    let mut text = text_of(&rows(made));
+    let losses = all_losses(made);
+    if !losses.is_empty() {
+        text.push('\n');
+        text.push_str(&aligned(&losses::cells(&losses)));
+    }
+    text
+}
+
+fn text_of(rows: &[Row]) -> String {
     let head = [
         "kind",
         "trials",
@@ -105,7 +135,7 @@ pub fn text(rows: &[Row]) -> String {
         "bit-identical",
         "holds",
     ];
-    let mut cells = vec![head.map(str::to_owned)];
+    let mut cells = vec![head.map(str::to_owned).to_vec()];
     for row in rows {
         let is_control = row.kind.is_control();
         let identical = if is_control { "-".to_owned() } else { row.num_identical.to_string() };
@@ -117,7 +147,7 @@ pub fn text(rows: &[Row]) -> String {
         } else {
             "all".to_owned()
         };
-        cells.push([
+        cells.push(vec![
             row.kind.name().to_owned(),
             row.num_trials.to_string(),
             row.num_fired.to_string(),
@@ -130,11 +160,16 @@ pub fn text(rows: &[Row]) -> String {
             verdict,
         ]);
     }
+    aligned(&cells)
+}
+
+/// Columns below each other, numbers to the right.
+fn aligned(cells: &[Vec<String>]) -> String {
     let mut text = String::new();
-    for line in &cells {
+    for line in cells {
         for (column, cell) in line.iter().enumerate() {
             let width = cells.iter().map(|line| line[column].len()).max().unwrap_or(0);
-            let is_text = column == 0 || column + 1 == line.len();
+            let is_text = cells.iter().skip(1).all(|line| line[column].parse::<u64>().is_err());
             let _ = if is_text { write!(text, "{cell:<width$}  ") } else { write!(text, "{cell:>width$}  ") };
         }
         text.truncate(text.trim_end().len());
@@ -170,6 +205,7 @@ pub fn json(made: &[Made], (seed, is_instrumented): (u64, bool), missing: &[Stri
         "holds": holds(made) && missing.is_empty(),
         "failures": failures(made),
         "instrumented": is_instrumented,
+        "left_by_cuts": losses::cells(&all_losses(made)),
         "missing": missing,
         "rows": rows,
         "seed": seed.to_string(),
@@ -181,6 +217,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::crashes::losses::{Loss, Part};
     use crate::crashes::{Outcome, Trial};
 
     fn made(kind: Kind, num_lost: u64, is_identical: bool) -> Made {
@@ -234,9 +271,24 @@ mod tests {
     }
 
     #[test]
+    fn cuts_that_tore_nothing_are_named_where_all_were_made() {
+        let kinds = [Kind::PowerCut, Kind::PowerCutUnflushedDatabase, Kind::PowerCutUnflushedFolder];
+        let mut cuts = kinds.map(|kind| made(kind, 0, true));
+        assert_eq!(unseen_losses(&cuts[..2]), Vec::<String>::new());
+        let all = unseen_losses(&cuts);
+        assert!(all.iter().any(|line| line.contains("in part: checkpoint files")), "{all:?}");
+        cuts[0].outcome.losses.insert((Part::Checkpoint, Loss::InPart), 3);
+        cuts[2].outcome.losses.insert((Part::Checkpoint, Loss::Gone), 8);
+        let left = unseen_losses(&cuts);
+        assert!(!left.is_empty() && !left.iter().any(|line| line.contains("checkpoint")), "{left:?}");
+        let table = text(&cuts);
+        assert!(table.lines().any(|line| line == "checkpoint files          8      0        3"), "{table}");
+        assert_eq!(rows(&cuts)[0].num_files_changed, 3);
+    }
+
+    #[test]
     fn a_row_says_what_fails() {
-        let text =
-            text(&rows(&[made(Kind::PowerCut, 1, true), made(Kind::PowerCutUnflushedFolder, 1, false)]));
+        let text = text(&[made(Kind::PowerCut, 1, true), made(Kind::PowerCutUnflushedFolder, 1, false)]);
         assert!(text.contains("0 of 1"), "{text}");
         assert!(text.contains("fails, as it must"), "{text}");
     }

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::baseline::{Baseline, Variant};
 use super::disk::Disk;
+use super::losses::Losses;
 use super::process::Process;
 use super::record::{self, Acknowledged};
 use super::{faults, power, signals, workers};
@@ -123,9 +124,9 @@ pub struct Outcome {
     pub num_acknowledged: u64,
     /// Acknowledged entries, heads and checkpoints that were not there behind it.
     pub num_lost: u64,
-    /// Files of the ledger and the store that a cut took or changed, of a process
-    /// that stood still: that there are some shows that a cut takes something.
-    pub num_files_changed: u64,
+    /// What a cut did to files of the ledger and the store, of a process that
+    /// stood still: that there is something shows that a cut takes and tears.
+    pub losses: Losses,
     /// Checkpoints that were torn, and resumed from or accepted.
     pub num_torn_accepted: u64,
     /// The run went on, ended at the bits of the uninterrupted one, and the audit
@@ -208,8 +209,8 @@ impl Trial {
             Kind::KillAtPoint => faults::kill_at_point(baseline, self.number, random),
             Kind::KillAtRandom => faults::kill_at_random(baseline, random),
             Kind::KillWithWorkers => workers::kill(baseline, random),
-            Kind::PowerCut => power::cut(baseline, random),
-            Kind::PowerCutUnflushedDatabase => power::cut_unflushed_database(baseline, random),
+            Kind::PowerCut => power::cut(baseline, self.number, random),
+            Kind::PowerCutUnflushedDatabase => power::cut_unflushed_database(baseline, self.number, random),
             Kind::PowerCutUnflushedFolder => power::cut_unflushed_folder(baseline, random),
             Kind::FullDisk => faults::full_disk(baseline, random),
             Kind::FailingDisk => faults::failing_disk(baseline, self.number, random),
