@@ -34,7 +34,9 @@ def summary(row):
     ]
 
 
-def print_table(rows):
-    """A table in Markdown."""
-    lines = [HEADER] + [summary(row) for row in rows]
-    print("\n".join("| " + " | ".join(line) + " |" for line in [lines[0], ["---"] * len(HEADER), *lines[1:]]))
+def print_tables(rows):
+    """A table a policy, in Markdown."""
+    for recovery in dict.fromkeys(row["recovery"] for row in rows):
+        lines = [HEADER] + [summary(row) for row in rows if row["recovery"] == recovery]
+        print(f"Recovery: `{recovery}`\n")
+        print("\n".join("| " + " | ".join(line) + " |" for line in [lines[0], ["---"] * len(HEADER), *lines[1:]]) + "\n")
