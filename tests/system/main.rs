@@ -22,6 +22,7 @@ mod imports;
 mod incremental;
 mod injected;
 mod interop;
+mod memory_floor;
 mod mutations;
 mod named_mutations;
 mod probes;
