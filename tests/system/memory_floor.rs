@@ -28,19 +28,26 @@ const LITTLE_KIB: u64 = 256 << 10;
 /// that does not stop with the process.
 const PAUSE: Duration = Duration::from_millis(1500);
 
+/// The field of `/proc/meminfo` that the floor is compared with.
+const AVAILABLE: &str = "MemAvailable:";
+
 /// Puts a file in the place of `/proc/meminfo` for what follows.
 const UNDER: &str = r#"mount --bind "$0" /proc/meminfo && exec "$@""#;
 
 /// The system's own, but for what is available.
 fn set_available(meminfo: &Path, num_kib: u64) -> Result<()> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
-    let is_it = |line: &&str| line.starts_with("MemAvailable:");
-    ensure!(text.lines().filter(is_it).count() == 1, "the system does not say what is available:\n{text}");
-    let changed = |line: &str| {
-        if is_it(&line) { format!("MemAvailable:   {num_kib} kB\n") } else { format!("{line}\n") }
-    };
-    let lines: String = text.lines().map(changed).collect();
-    Ok(std::fs::write(meminfo, lines)?)
+    let num_lines = text.lines().filter(|line| line.starts_with(AVAILABLE)).count();
+    ensure!(num_lines == 1, "the system does not say what is available:\n{text}");
+    let mut changed = String::new();
+    for line in text.lines() {
+        if line.starts_with(AVAILABLE) {
+            changed.push_str(&format!("{AVAILABLE}   {num_kib} kB\n"));
+        } else {
+            changed.push_str(&format!("{line}\n"));
+        }
+    }
+    Ok(std::fs::write(meminfo, changed)?)
 }
 
 fn start(run: &RunFolder, meminfo: &Path) -> Result<Process> {
