@@ -26,10 +26,27 @@ const POWER_CUT: &str = include_str!("power_cut.py");
 /// What is written back before a cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Tear {
+    /// The most pages in a row of a file.
+    pub max_pages: u32,
     /// Files of which some pages are, in percent.
     pub percent: u32,
     /// Decides which.
     pub seed: u64,
+}
+
+impl Tear {
+    /// Ranges of any length, of every second file.
+    #[must_use]
+    pub const fn any(seed: u64) -> Self {
+        Self { max_pages: u32::MAX, percent: 50, seed }
+    }
+
+    /// One page of every file, which is never all of a file that was written with
+    /// several.
+    #[must_use]
+    pub const fn one_page(seed: u64) -> Self {
+        Self { max_pages: 1, percent: 100, seed }
+    }
 }
 
 /// File systems over a folder, unmounted at the end.
@@ -120,7 +137,8 @@ impl Disk {
     /// When nothing can be written back, or a file system can still be written, so
     /// that nothing was cut.
     pub fn cut(&self, tear: Option<Tear>) -> Result<()> {
-        let tear = tear.map_or_else(|| "-".to_owned(), |Tear { percent, seed }| format!("{seed}:{percent}"));
+        let words = |Tear { max_pages, percent, seed }| format!("{seed}:{percent}:{max_pages}");
+        let tear = tear.map_or_else(|| "-".to_owned(), words);
         let folders = self.mounts.iter().map(|(_, folder)| folder);
         run("python3", "python3", Command::new("python3").args(["-c", POWER_CUT, &tear]).args(folders))
     }

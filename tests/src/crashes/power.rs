@@ -98,12 +98,10 @@ fn moment(
 ) -> Result<(Moment, Option<Tear>)> {
     let seed = random.next_u64();
     match number % 5 {
-        0 if baseline.is_instrumented => {
-            Ok((unflushed_model(variant, random)?, Some(Tear { percent: 100, seed })))
-        }
+        0 if baseline.is_instrumented => Ok((unflushed_model(variant, random)?, Some(Tear::one_page(seed)))),
         1 if baseline.is_instrumented => Ok((unflushed_note(variant, random)?, None)),
         _ => {
-            let tear = (random.below(2) == 1).then_some(Tear { percent: 50, seed });
+            let tear = (random.below(2) == 1).then_some(Tear::any(seed));
             if baseline.is_instrumented && random.below(3) > 0 {
                 let (point, survived) = pass(variant, random.next_u64())?;
                 return Ok((Moment::Point(point, survived), tear));
@@ -192,7 +190,7 @@ pub(super) fn cut_unflushed_database(
     let variant = baseline.variant(false);
     let num_heads = 3 + usize::try_from(random.below(8))?;
     let is_torn = baseline.is_instrumented && number % 2 == 1;
-    let tear = is_torn.then(|| Tear { percent: 100, seed: random.next_u64() });
+    let tear = is_torn.then(|| Tear::one_page(random.next_u64()));
     let torn = if is_torn { ", written back in part" } else { "" };
     let mut outcome = Outcome { what: format!("after {num_heads} heads{torn}"), ..Outcome::default() };
     let disk = prepared(variant, false)?;
