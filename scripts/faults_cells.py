@@ -24,6 +24,10 @@ FAMILIES = (
     "validation_leakage_in_selection",
 )
 
+# What follows a fault; all is tried under the first.
+QUALIFIED = "restart_from_last_qualified"
+POLICIES = ("restart_from_last_validated", QUALIFIED, "roll_back", "refuse")
+
 # Updates of a run, and the interval of its checkpoints and evaluations.
 NUM_STEPS = 20
 INTERVAL = 5

@@ -17,7 +17,8 @@ Crash trials: what a killed, cut or failing trainer had acknowledged has to be t
 
 crashes [--trials N] [--seed N] [--kind KIND]... [--jobs N] [--json]
 
-  --trials N   trials over all kinds, more where not every crash point would be tried [default: 500]
+  --trials N   trials over all kinds, and what it takes to kill, to stop and to send each signal at
+               every crash point [default: 500]
   --seed N     decides when and how [default: 1]
   --kind KIND  only this kind; may be repeated
   --jobs N     trials at a time [default: 2]
@@ -86,22 +87,28 @@ fn run() -> Result<bool> {
             one.outcome.what
         );
     });
+    // A point of the sources that no trial came to would be tried in vain.
+    let points = points::places()?.into_keys().collect();
+    let mut missing = Vec::new();
+    for kind in arguments.kinds.iter().filter(|_| baseline.is_instrumented) {
+        let untried = table::untried(&made, *kind, &points);
+        missing.extend(untried.iter().map(|place| format!("{}: nothing happened at {place}", kind.name())));
+    }
+    if baseline.is_instrumented {
+        missing.extend(table::unseen_losses(&made));
+    }
     if arguments.is_json {
-        println!("{:#}", table::json(&made, arguments.seed, baseline.is_instrumented));
+        println!("{:#}", table::json(&made, (arguments.seed, baseline.is_instrumented), &missing));
     } else {
-        print!("{}", table::text(&table::rows(&made)));
+        print!("{}", table::text(&made));
     }
     for failure in table::failures(&made) {
         eprintln!("error: {failure}");
     }
-    // A point of the sources that no trial came to would be tried in vain.
-    let points = points::places()?.into_keys().collect();
-    let is_looked_at = arguments.kinds.contains(&Kind::KillAtPoint);
-    let untried = if is_looked_at { table::untried(&made, &points) } else { Vec::new() };
-    for point in &untried {
-        eprintln!("error: no process was killed at {point}");
+    for place in &missing {
+        eprintln!("error: {place}");
     }
-    Ok(table::holds(&made) && untried.is_empty())
+    Ok(table::holds(&made) && missing.is_empty())
 }
 
 fn main() -> ExitCode {

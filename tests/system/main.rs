@@ -25,6 +25,7 @@ mod incremental;
 mod injected;
 mod interop;
 mod memory;
+mod memory_floor;
 mod mutations;
 mod named_mutations;
 mod probes;

@@ -23,6 +23,32 @@ const RETRY_EVERY: Duration = Duration::from_millis(20);
 
 const POWER_CUT: &str = include_str!("power_cut.py");
 
+/// What is written back before a cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Tear {
+    /// The most pages in a row of a file.
+    pub max_pages: u32,
+    /// Files of which some pages are, in percent.
+    pub percent: u32,
+    /// Decides which.
+    pub seed: u64,
+}
+
+impl Tear {
+    /// Ranges of any length, of every second file.
+    #[must_use]
+    pub const fn any(seed: u64) -> Self {
+        Self { max_pages: u32::MAX, percent: 50, seed }
+    }
+
+    /// One page of every file, which is never all of a file that was written with
+    /// several.
+    #[must_use]
+    pub const fn one_page(seed: u64) -> Self {
+        Self { max_pages: 1, percent: 100, seed }
+    }
+}
+
 /// File systems over a folder, unmounted at the end.
 #[derive(Debug)]
 pub struct Disk {
@@ -104,15 +130,17 @@ impl Disk {
         Ok(())
     }
 
-    /// Cuts the power of every device at once. With a seed, some of what was not
+    /// Cuts the power of every device at once. With a tear, some of what was not
     /// flushed is written back in part before.
     ///
     /// # Errors
-    /// When a file system can still be written, so that nothing was cut.
-    pub fn cut(&self, seed: Option<u64>) -> Result<()> {
-        let seed = seed.map_or_else(|| "-".to_owned(), |seed| seed.to_string());
+    /// When nothing can be written back, or a file system can still be written, so
+    /// that nothing was cut.
+    pub fn cut(&self, tear: Option<Tear>) -> Result<()> {
+        let words = |Tear { max_pages, percent, seed }| format!("{seed}:{percent}:{max_pages}");
+        let tear = tear.map_or_else(|| "-".to_owned(), words);
         let folders = self.mounts.iter().map(|(_, folder)| folder);
-        run("python3", "python3", Command::new("python3").args(["-c", POWER_CUT, &seed]).args(folders))
+        run("python3", "python3", Command::new("python3").args(["-c", POWER_CUT, &tear]).args(folders))
     }
 
     /// Mounts again what was cut. Nobody may use it any more, but for a process

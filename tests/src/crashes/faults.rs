@@ -1,18 +1,17 @@
-//! Kills, full and failing disks, signals, clocks and second trainers.
+//! Kills, full and failing disks, clocks and second trainers.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
-use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use super::baseline::{Baseline, SAVE_EVERY, Variant, says_point, used_bytes};
+use super::baseline::{Baseline, Variant, says_point, used_bytes};
 use super::disk::Disk;
 use super::failing::{Severity, injected, is_of_run, severity};
 use super::power::{pass, survive};
-use super::process::{Ended, FAILPOINTS, Process, code_of};
+use super::process::{Ended, FAILPOINTS, Process};
 use super::record::Acknowledged;
 use super::trial::{Outcome, conclude};
 use crate::dump;
@@ -88,7 +87,8 @@ pub(super) fn kill_at_point(baseline: &Baseline, number: u64, random: &mut Rando
     conclude(run.path(), variant, &all_of(run.path())?, outcome)
 }
 
-fn kill_at(folder: &Path, point: &str, survived: usize) -> Result<bool> {
+/// SIGKILL at a pass of a point; `false` where the run was over before.
+pub(super) fn kill_at(folder: &Path, point: &str, survived: usize) -> Result<bool> {
     let setting = format!("{point}={}", survive(survived, "return"));
     let ended = Process::start(folder, &[], &[(FAILPOINTS, &setting)])?.finish()?;
     ensure!(ended.is_killed() || ended.code == 0, "{point} ended with {}: {}", ended.code, ended.said);
@@ -185,7 +185,7 @@ pub(super) fn failing_disk(baseline: &Baseline, number: u64, random: &mut Random
 
 /// Starts a trainer and stops it: at a pass of a point, or at a random time.
 /// `None` where it ended first. What is given is where it stands.
-fn stopped(
+pub(super) fn stopped(
     baseline: &Baseline,
     variant: &Variant,
     folder: &Path,
@@ -203,79 +203,6 @@ fn stopped(
     let mut process = Process::start(folder, &[], &[])?;
     let is_there = process.wait_for_notes(num_notes)? && process.stop()?;
     Ok(is_there.then_some((process, format!("{num_notes} heads"))))
-}
-
-/// SIGTERM, SIGINT or SIGHUP to a process that stands at some point.
-pub(super) fn signal(baseline: &Baseline, number: u64, random: &mut Random) -> Result<Outcome> {
-    let (name, signal) =
-        [("TERM", Signal::TERM), ("INT", Signal::INT), ("HUP", Signal::HUP)][usize::try_from(number % 3)?];
-    let variant = baseline.variant(random.below(2) == 1);
-    let run = variant.frozen.copy();
-    let Some((process, place)) = stopped(baseline, variant, run.path(), random)? else {
-        return Ok(Outcome::default());
-    };
-    let before = dump::entries(&run.ledger())?;
-    process.send(signal)?;
-    process.send(Signal::CONT)?;
-    let ended = process.finish()?;
-    let what = format!("{name} at {place}");
-    ensure!(
-        ended.code == code_of(signal) || ended.code == 0,
-        "{what} ended with {}: {}",
-        ended.code,
-        ended.said
-    );
-    let entries = run.entries();
-    let has = |kind: &str| entries.iter().any(|entry| entry["kind"] == kind);
-    if ended.code == 0 {
-        ensure!(has("run.end"), "{what}: it ended with 0 and the run is not over");
-        let num_steps = |entries: &[Value]| entries.iter().filter(|entry| entry["kind"] == "step").count();
-        let (stood_at, last) = (num_steps(&before), num_steps(&entries));
-        // The record lags behind the process, by less than two saves: each waits
-        // until all before it is durable.
-        ensure!(
-            stood_at + 2 * SAVE_EVERY >= last,
-            "{what}: the signal came at step {stood_at}, and was swallowed: the run went on to step {last}"
-        );
-        if stood_at < last {
-            // It may have stood in the last update, or before it.
-            return Ok(Outcome { what, ..Outcome::default() });
-        }
-        // A run whose last step was over ends as it would have.
-    } else {
-        let last = entries.last().context("a ledger has entries")?;
-        ensure!(last["kind"] == "attempt.end", "{what} left {} as its last entry", last["kind"]);
-        ensure!(last["body"]["det"]["outcome"] == "interrupted", "{what}: {}", last["body"]);
-        ensure!(!has("run.end") && entries.len() > before.len(), "{what} ended the run");
-    }
-    let outcome = Outcome { what, has_fired: true, ..Outcome::default() };
-    let outcome = conclude(run.path(), variant, &all_of(run.path())?, outcome)?;
-    ensure!(
-        !run.entries().iter().any(|entry| entry["kind"] == "fault.observed"),
-        "{}: a clean end was taken for a fault",
-        outcome.what
-    );
-    Ok(outcome)
-}
-
-/// SIGSTOP, some time, SIGCONT.
-pub(super) fn stop_continue(baseline: &Baseline, random: &mut Random) -> Result<Outcome> {
-    let variant = baseline.variant(random.below(2) == 1);
-    let run = variant.frozen.copy();
-    let Some((process, place)) = stopped(baseline, variant, run.path(), random)? else {
-        return Ok(Outcome::default());
-    };
-    let pause = Duration::from_millis(50 + random.below(400));
-    std::thread::sleep(pause);
-    process.send(Signal::CONT)?;
-    let ended = process.finish()?;
-    let what = format!("{pause:?} at {place}");
-    ensure!(ended.code == 0, "{what} ended with {}: {}", ended.code, ended.said);
-    let outcome = Outcome { what, has_fired: true, ..Outcome::default() };
-    let outcome = conclude(run.path(), variant, &all_of(run.path())?, outcome)?;
-    let starts = run.entries().iter().filter(|entry| entry["kind"] == "attempt.start").count();
-    ensure!(starts == 1, "{}: {starts} attempts for one process", outcome.what);
-    Ok(outcome)
 }
 
 /// The library that gives a process another clock.

@@ -1,16 +1,15 @@
 //! Power cuts, and the controls that have to lose something.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
 use super::baseline::{Baseline, Variant, says_point};
-use super::disk::Disk;
+use super::disk::{Disk, Tear};
+use super::losses::{content, losses};
 use super::process::{FAILPOINTS, Process};
 use super::record::Acknowledged;
 use super::trial::{Outcome, conclude, inspect};
-use crate::dump;
 use crate::random::Random;
 use crate::run_folder::copy_folder;
 
@@ -19,6 +18,10 @@ const UNFLUSHED_POINT: &str = "head.written";
 
 /// Entries of a process that stands here are all flushed, under a head or not.
 const COMMITTED_POINT: &str = "entry.committed";
+
+/// Where a save begins, and where one of its files is written and not flushed.
+const STAGING_POINT: &str = "staging.created";
+const FILLED_POINT: &str = "shard.filled";
 
 /// Where the moment of a cut is.
 enum Moment {
@@ -56,28 +59,64 @@ pub fn survive(num_passes: usize, action: &str) -> String {
     if num_passes == 0 { action.to_owned() } else { format!("{num_passes}*off->{action}") }
 }
 
-/// Every file of the ledger and the store, but for the index of the log, which is
-/// shared memory.
-fn content(folder: &Path) -> Result<BTreeMap<PathBuf, blake3::Hash>> {
-    let mut files = dump::files(folder)?;
-    files.retain(|path, _| {
-        path.starts_with("checkpoints")
-            || ["run.db", "run.db-wal", "run.db.head"].iter().any(|name| path == Path::new(name))
-    });
-    Ok(files)
+/// A pass at which a note is in the head file and not flushed.
+fn unflushed_note(variant: &Variant, random: &mut Random) -> Result<Moment> {
+    let num_passes = variant.passes.iter().filter(|pass| *pass == UNFLUSHED_POINT).count() as u64;
+    ensure!(num_passes > 0, "no note was written");
+    Ok(Moment::Point(UNFLUSHED_POINT.to_owned(), usize::try_from(random.below(num_passes))?))
+}
+
+/// A pass at which the first file of a save is written and not flushed: the
+/// model's, which has several pages.
+fn unflushed_model(variant: &Variant, random: &mut Random) -> Result<Moment> {
+    let (mut is_first, mut num_filled, mut found) = (false, 0, Vec::new());
+    for pass in &variant.passes {
+        match pass.as_str() {
+            STAGING_POINT => is_first = true,
+            FILLED_POINT => {
+                if std::mem::take(&mut is_first) {
+                    found.push(num_filled);
+                }
+                num_filled += 1;
+            }
+            _ => {}
+        }
+    }
+    ensure!(!found.is_empty(), "no save was begun");
+    let survived = found[usize::try_from(random.below(found.len() as u64))?];
+    Ok(Moment::Point(FILLED_POINT.to_owned(), survived))
+}
+
+/// When the power is cut, and whether some is written back before. Of five
+/// trials one is where a cut takes a note, and one where it tears a model; the
+/// others are anywhere.
+fn moment(
+    baseline: &Baseline,
+    variant: &Variant,
+    number: u64,
+    random: &mut Random,
+) -> Result<(Moment, Option<Tear>)> {
+    let seed = random.next_u64();
+    match number % 5 {
+        0 if baseline.is_instrumented => Ok((unflushed_model(variant, random)?, Some(Tear::one_page(seed)))),
+        1 if baseline.is_instrumented => Ok((unflushed_note(variant, random)?, None)),
+        _ => {
+            let tear = (random.below(2) == 1).then_some(Tear::any(seed));
+            if baseline.is_instrumented && random.below(3) > 0 {
+                let (point, survived) = pass(variant, random.next_u64())?;
+                return Ok((Moment::Point(point, survived), tear));
+            }
+            let num_notes = usize::try_from(random.below(26))? + 1;
+            Ok((Moment::Notes(num_notes, random.below(2) == 1), tear))
+        }
+    }
 }
 
 /// Cuts the power at a crash point, or at a random time.
-pub(super) fn cut(baseline: &Baseline, random: &mut Random) -> Result<Outcome> {
+pub(super) fn cut(baseline: &Baseline, number: u64, random: &mut Random) -> Result<Outcome> {
     let variant = baseline.variant(random.below(2) == 1);
     let has_own_store = random.below(2) == 1;
-    let tear = (random.below(2) == 1).then(|| random.next_u64());
-    let moment = if baseline.is_instrumented && random.below(3) > 0 {
-        let (point, survived) = pass(variant, random.next_u64())?;
-        Moment::Point(point, survived)
-    } else {
-        Moment::Notes(usize::try_from(random.below(26))? + 1, random.below(2) == 1)
-    };
+    let (moment, tear) = moment(baseline, variant, number, random)?;
     let what = match &moment {
         Moment::Point(point, survived) => format!("{point} after {survived}"),
         Moment::Notes(num_notes, is_still) => {
@@ -133,21 +172,27 @@ pub(super) fn cut(baseline: &Baseline, random: &mut Random) -> Result<Outcome> {
     };
     disk.power_on()?;
     if outcome.has_fired {
-        let after = content(&folder)?;
-        outcome.num_files_changed =
-            before.iter().filter(|(path, hash)| after.get(*path) != Some(*hash)).count() as u64;
+        outcome.losses = losses(&before, &content(&folder)?);
         outcome = conclude(&folder, variant, &acknowledged, outcome)?;
     }
     Ok(outcome)
 }
 
 /// A control: the database's commits return without a flush. With crash points
-/// that is SQLite's own `synchronous=OFF`; else every flush is a lie of the
-/// system's, told by `strace`.
-pub(super) fn cut_unflushed_database(baseline: &Baseline, random: &mut Random) -> Result<Outcome> {
+/// that is SQLite's own `synchronous=OFF`, and in every second trial the log is
+/// written back in part, which has to lose something too; else every flush is a
+/// lie of the system's, told by `strace`.
+pub(super) fn cut_unflushed_database(
+    baseline: &Baseline,
+    number: u64,
+    random: &mut Random,
+) -> Result<Outcome> {
     let variant = baseline.variant(false);
     let num_heads = 3 + usize::try_from(random.below(8))?;
-    let mut outcome = Outcome { what: format!("after {num_heads} heads"), ..Outcome::default() };
+    let is_torn = baseline.is_instrumented && number % 2 == 1;
+    let tear = is_torn.then(|| Tear::one_page(random.next_u64()));
+    let torn = if is_torn { ", written back in part" } else { "" };
+    let mut outcome = Outcome { what: format!("after {num_heads} heads{torn}"), ..Outcome::default() };
     let disk = prepared(variant, false)?;
     let folder = disk.folder();
     let setting = format!("synchronous.off=return;head.flushed={}", survive(num_heads, "1*return(stop)"));
@@ -167,10 +212,13 @@ pub(super) fn cut_unflushed_database(baseline: &Baseline, random: &mut Random) -
         return Ok(outcome);
     }
     let acknowledged = Acknowledged::observe(&folder, baseline.is_instrumented)?;
-    disk.cut(None)?;
+    // Behind `strace` it runs on.
+    let before = if baseline.is_instrumented { content(&folder)? } else { BTreeMap::new() };
+    disk.cut(tear)?;
     let ended = process.kill()?;
     outcome.has_fired = !baseline.is_instrumented || says_point(&ended.said, "head.flushed");
     disk.power_on()?;
+    outcome.losses = losses(&before, &content(&folder)?);
     let _ = inspect(&folder, &acknowledged, &mut outcome)?;
     Ok(outcome)
 }
@@ -192,10 +240,12 @@ pub(super) fn cut_unflushed_folder(baseline: &Baseline, random: &mut Random) -> 
         return Ok(outcome);
     }
     let acknowledged = Acknowledged::observe(&folder, true)?.with_entries(&folder)?;
+    let before = content(&folder)?;
     disk.cut(None)?;
     let ended = process.kill()?;
     outcome.has_fired = says_point(&ended.said, point);
     disk.power_on()?;
+    outcome.losses = losses(&before, &content(&folder)?);
     let _ = inspect(&folder, &acknowledged, &mut outcome)?;
     // What was lost has to be the checkpoint: the ledger's own device was flushed.
     let num_entries = acknowledged.num_lost(&folder);

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Kind, Made};
+use super::losses::{self, Losses};
+use super::{Kind, Made, signals};
 
 /// What came of the trials of a kind.
 #[derive(Debug, Clone)]
@@ -19,6 +20,7 @@ pub struct Row {
     num_torn_accepted: u64,
     num_identical: usize,
     num_holding: usize,
+    num_places: usize,
     seconds: f64,
 }
 
@@ -34,10 +36,11 @@ pub fn rows(made: &[Made]) -> Vec<Row> {
             num_fired: of_kind(kind).filter(|one| one.outcome.has_fired).count(),
             num_acknowledged: of_kind(kind).map(|one| one.outcome.num_acknowledged).sum(),
             num_lost: of_kind(kind).map(|one| one.outcome.num_lost).sum(),
-            num_files_changed: of_kind(kind).map(|one| one.outcome.num_files_changed).sum(),
+            num_files_changed: of_kind(kind).flat_map(|one| one.outcome.losses.values()).sum(),
             num_torn_accepted: of_kind(kind).map(|one| one.outcome.num_torn_accepted).sum(),
             num_identical: of_kind(kind).filter(|one| one.outcome.is_identical).count(),
             num_holding: of_kind(kind).filter(|one| one.outcome.holds(kind)).count(),
+            num_places: of_kind(kind).flat_map(|one| &one.outcome.points).collect::<BTreeSet<_>>().len(),
             seconds: of_kind(kind).map(|one| one.duration.as_secs_f64()).sum(),
         })
         .collect()
@@ -73,20 +76,58 @@ pub fn failures(made: &[Made]) -> Vec<String> {
         .collect()
 }
 
-/// Crash points of these that no trial was ended at.
+/// Where nothing happened in the trials of a kind, of these crash points: no
+/// process was killed there, or stopped, or sent one of the signals. Nothing of
+/// kinds that go by no point.
 #[must_use]
-pub fn untried(made: &[Made], points: &BTreeSet<String>) -> Vec<String> {
-    let is_tried = |point: &String| made.iter().any(|one| one.outcome.points.contains(point));
-    points.iter().filter(|point| !is_tried(point)).cloned().collect()
+pub fn untried(made: &[Made], kind: Kind, points: &BTreeSet<String>) -> Vec<String> {
+    let places = match kind {
+        Kind::KillAtPoint | Kind::StopContinue => points.clone(),
+        Kind::Signal => signals::all_signals(points),
+        _ => BTreeSet::new(),
+    };
+    let of_kind: Vec<&Made> = made.iter().filter(|one| one.trial.kind == kind).collect();
+    let is_tried = |place: &String| of_kind.iter().any(|one| one.outcome.points.contains(place));
+    places.into_iter().filter(|place| !is_tried(place)).collect()
 }
 
-/// The table as text.
+/// What all cuts together did to files.
 #[must_use]
-pub fn text(rows: &[Row]) -> String {
+pub fn all_losses(made: &[Made]) -> Losses {
+    let mut sum = Losses::new();
+    for (what, number) in made.iter().flat_map(|one| &one.outcome.losses) {
+        *sum.entry(*what).or_default() += number;
+    }
+    sum
+}
+
+/// What no power cut did to a file and some have to, where power cuts and both
+/// of their controls were made.
+#[must_use]
+pub fn unseen_losses(made: &[Made]) -> Vec<String> {
+    let cuts = [Kind::PowerCut, Kind::PowerCutUnflushedDatabase, Kind::PowerCutUnflushedFolder];
+    let is_made = |kind: &Kind| made.iter().any(|one| one.trial.kind == *kind);
+    if cuts.iter().all(is_made) { losses::unseen(&all_losses(made)) } else { Vec::new() }
+}
+
+/// The table as text, with what cuts did to files where there were some.
+#[must_use]
+pub fn text(made: &[Made]) -> String {
+    let mut text = text_of(&rows(made));
+    let losses = all_losses(made);
+    if !losses.is_empty() {
+        text.push('\n');
+        text.push_str(&aligned(&losses::cells(&losses)));
+    }
+    text
+}
+
+fn text_of(rows: &[Row]) -> String {
     let head = [
         "kind",
         "trials",
         "fired",
+        "places",
         "acknowledged",
         "lost",
         "files changed",
@@ -94,10 +135,11 @@ pub fn text(rows: &[Row]) -> String {
         "bit-identical",
         "holds",
     ];
-    let mut cells = vec![head.map(str::to_owned)];
+    let mut cells = vec![head.map(str::to_owned).to_vec()];
     for row in rows {
         let is_control = row.kind.is_control();
         let identical = if is_control { "-".to_owned() } else { row.num_identical.to_string() };
+        let places = if row.num_places == 0 { "any".to_owned() } else { row.num_places.to_string() };
         let verdict = if row.num_holding != row.num_trials {
             format!("{} of {}", row.num_holding, row.num_trials)
         } else if is_control {
@@ -105,10 +147,11 @@ pub fn text(rows: &[Row]) -> String {
         } else {
             "all".to_owned()
         };
-        cells.push([
+        cells.push(vec![
             row.kind.name().to_owned(),
             row.num_trials.to_string(),
             row.num_fired.to_string(),
+            places,
             row.num_acknowledged.to_string(),
             row.num_lost.to_string(),
             row.num_files_changed.to_string(),
@@ -117,11 +160,16 @@ pub fn text(rows: &[Row]) -> String {
             verdict,
         ]);
     }
+    aligned(&cells)
+}
+
+/// Columns below each other, numbers to the right.
+fn aligned(cells: &[Vec<String>]) -> String {
     let mut text = String::new();
-    for line in &cells {
+    for line in cells {
         for (column, cell) in line.iter().enumerate() {
             let width = cells.iter().map(|line| line[column].len()).max().unwrap_or(0);
-            let is_text = column == 0 || column + 1 == line.len();
+            let is_text = cells.iter().skip(1).all(|line| line[column].parse::<u64>().is_err());
             let _ = if is_text { write!(text, "{cell:<width$}  ") } else { write!(text, "{cell:>width$}  ") };
         }
         text.truncate(text.trim_end().len());
@@ -130,9 +178,9 @@ pub fn text(rows: &[Row]) -> String {
     text
 }
 
-/// The same as JSON.
+/// The same as JSON, with what did not happen and should have.
 #[must_use]
-pub fn json(made: &[Made], seed: u64, is_instrumented: bool) -> Value {
+pub fn json(made: &[Made], (seed, is_instrumented): (u64, bool), missing: &[String]) -> Value {
     let rows: Vec<Value> = rows(made)
         .iter()
         .map(|row| {
@@ -141,6 +189,7 @@ pub fn json(made: &[Made], seed: u64, is_instrumented: bool) -> Value {
                 "is_control": row.kind.is_control(),
                 "num_trials": row.num_trials,
                 "num_fired": row.num_fired,
+                "num_places": row.num_places,
                 "num_acknowledged": row.num_acknowledged,
                 "num_acknowledged_lost": row.num_lost,
                 "num_files_changed": row.num_files_changed,
@@ -153,9 +202,11 @@ pub fn json(made: &[Made], seed: u64, is_instrumented: bool) -> Value {
         .collect();
     json!({
         "format": "crash-trials/1",
-        "holds": holds(made),
+        "holds": holds(made) && missing.is_empty(),
         "failures": failures(made),
         "instrumented": is_instrumented,
+        "left_by_cuts": losses::cells(&all_losses(made)),
+        "missing": missing,
         "rows": rows,
         "seed": seed.to_string(),
     })
@@ -166,6 +217,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::crashes::losses::{Loss, Part};
     use crate::crashes::{Outcome, Trial};
 
     fn made(kind: Kind, num_lost: u64, is_identical: bool) -> Made {
@@ -193,13 +245,50 @@ mod tests {
         let points: BTreeSet<String> = ["head.write", "head.written"].map(str::to_owned).into();
         let mut tried = made(Kind::KillAtPoint, 0, true);
         tried.outcome.points = vec!["head.write".to_owned()];
-        assert_eq!(untried(&[tried], &points), ["head.written"]);
+        let tried = [tried];
+        assert_eq!(untried(&tried, Kind::KillAtPoint, &points), ["head.written"]);
+        // A kill is no stop, and goes by points where other kinds do not.
+        assert_eq!(untried(&tried, Kind::StopContinue, &points), ["head.write", "head.written"]);
+        assert_eq!(untried(&tried, Kind::FullDisk, &points), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_signal_is_asked_for_at_each_point() {
+        let points: BTreeSet<String> = ["head.write", "head.written"].map(str::to_owned).into();
+        let at = |place: &str| {
+            let mut made = made(Kind::Signal, 0, true);
+            made.outcome.points = vec![place.to_owned()];
+            made
+        };
+        let tried = ["TERM", "INT"].map(|name| at(&format!("{name} at head.write")));
+        let left = untried(&tried, Kind::Signal, &points);
+        assert_eq!(
+            left,
+            ["HUP at head.write", "HUP at head.written", "INT at head.written", "TERM at head.written"]
+        );
+        let rows = rows(&tried);
+        assert_eq!(rows[0].num_places, 2);
+    }
+
+    #[test]
+    fn cuts_that_tore_nothing_are_named_where_all_were_made() {
+        let kinds = [Kind::PowerCut, Kind::PowerCutUnflushedDatabase, Kind::PowerCutUnflushedFolder];
+        let mut cuts = kinds.map(|kind| made(kind, 0, true));
+        assert_eq!(unseen_losses(&cuts[..2]), Vec::<String>::new());
+        let all = unseen_losses(&cuts);
+        assert!(all.iter().any(|line| line.contains("in part: checkpoint files")), "{all:?}");
+        cuts[0].outcome.losses.insert((Part::Checkpoint, Loss::InPart), 3);
+        cuts[2].outcome.losses.insert((Part::Checkpoint, Loss::Gone), 8);
+        let left = unseen_losses(&cuts);
+        assert!(!left.is_empty() && !left.iter().any(|line| line.contains("checkpoint")), "{left:?}");
+        let table = text(&cuts);
+        assert!(table.lines().any(|line| line == "checkpoint files          8      0        3"), "{table}");
+        assert_eq!(rows(&cuts)[0].num_files_changed, 3);
     }
 
     #[test]
     fn a_row_says_what_fails() {
-        let text =
-            text(&rows(&[made(Kind::PowerCut, 1, true), made(Kind::PowerCutUnflushedFolder, 1, false)]));
+        let text = text(&[made(Kind::PowerCut, 1, true), made(Kind::PowerCutUnflushedFolder, 1, false)]);
         assert!(text.contains("0 of 1"), "{text}");
         assert!(text.contains("fails, as it must"), "{text}");
     }

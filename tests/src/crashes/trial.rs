@@ -6,9 +6,10 @@ use anyhow::{Result, ensure};
 
 use super::baseline::{Baseline, Variant};
 use super::disk::Disk;
+use super::losses::Losses;
 use super::process::Process;
 use super::record::{self, Acknowledged};
-use super::{faults, power, workers};
+use super::{faults, power, signals, workers};
 use crate::dump;
 use crate::random::Random;
 use crate::run_folder::RunFolder;
@@ -123,15 +124,16 @@ pub struct Outcome {
     pub num_acknowledged: u64,
     /// Acknowledged entries, heads and checkpoints that were not there behind it.
     pub num_lost: u64,
-    /// Files of the ledger and the store that a cut took or changed, of a process
-    /// that stood still: that there are some shows that a cut takes something.
-    pub num_files_changed: u64,
+    /// What a cut did to files of the ledger and the store, of a process that
+    /// stood still: that there is something shows that a cut takes and tears.
+    pub losses: Losses,
     /// Checkpoints that were torn, and resumed from or accepted.
     pub num_torn_accepted: u64,
     /// The run went on, ended at the bits of the uninterrupted one, and the audit
     /// accepts it.
     pub is_identical: bool,
-    /// Crash points that ended a process.
+    /// Crash points where it happened: that ended a process, or where one stood;
+    /// with the signal where there are several.
     pub points: Vec<String>,
     /// What else does not hold.
     pub problem: Option<String>,
@@ -147,8 +149,8 @@ impl Outcome {
     }
 }
 
-/// So many trials, shared out over the kinds; each kind has at least two, and
-/// each of so many crash points one.
+/// So many trials, shared out over the kinds; each kind has at least two, each of
+/// so many crash points a kill, a stop and every signal.
 #[must_use]
 pub fn plan(num_trials: u64, kinds: &[Kind], seed: u64, num_points: u64) -> Vec<Trial> {
     let mut random = Random::new(seed);
@@ -156,8 +158,14 @@ pub fn plan(num_trials: u64, kinds: &[Kind], seed: u64, num_points: u64) -> Vec<
     let sum: u64 = shares.iter().map(|(_, share)| share).sum();
     let mut trials = Vec::new();
     for (kind, share) in &shares {
-        let least = if *kind == Kind::KillAtPoint { num_points.max(2) } else { 2 };
-        for number in 0..(num_trials * share / sum.max(1)).max(least) {
+        let at_points = match kind {
+            _ if num_points == 0 => 0,
+            Kind::KillAtPoint => num_points,
+            Kind::Signal => signals::num_signals(num_points),
+            Kind::StopContinue => signals::num_stops(num_points),
+            _ => 0,
+        };
+        for number in 0..(num_trials * share / sum.max(1)).max(at_points).max(2) {
             trials.push(Trial { kind: *kind, number, seed: random.next_u64() });
         }
     }
@@ -201,13 +209,13 @@ impl Trial {
             Kind::KillAtPoint => faults::kill_at_point(baseline, self.number, random),
             Kind::KillAtRandom => faults::kill_at_random(baseline, random),
             Kind::KillWithWorkers => workers::kill(baseline, random),
-            Kind::PowerCut => power::cut(baseline, random),
-            Kind::PowerCutUnflushedDatabase => power::cut_unflushed_database(baseline, random),
+            Kind::PowerCut => power::cut(baseline, self.number, random),
+            Kind::PowerCutUnflushedDatabase => power::cut_unflushed_database(baseline, self.number, random),
             Kind::PowerCutUnflushedFolder => power::cut_unflushed_folder(baseline, random),
             Kind::FullDisk => faults::full_disk(baseline, random),
             Kind::FailingDisk => faults::failing_disk(baseline, self.number, random),
-            Kind::Signal => faults::signal(baseline, self.number, random),
-            Kind::StopContinue => faults::stop_continue(baseline, random),
+            Kind::Signal => signals::signal(baseline, self.number, random),
+            Kind::StopContinue => signals::stop_continue(baseline, self.number, random),
             Kind::ClockSetBack => faults::clock_set_back(baseline, random),
             Kind::TwoTrainers => faults::two_trainers(baseline, self.number, random),
         }
@@ -290,11 +298,15 @@ mod tests {
 
     #[test]
     fn few_trials_are_at_every_crash_point_all_the_same() {
-        for (num_trials, num_at_points) in [(80, 28), (500, 150)] {
+        for (num_trials, num_kills) in [(80, 28), (500, 150)] {
             let trials = plan(num_trials, &Kind::all(), 1, 28);
-            let at_points = trials.iter().filter(|trial| trial.kind == Kind::KillAtPoint);
-            let numbers: Vec<u64> = at_points.map(|trial| trial.number).collect();
-            assert_eq!(numbers, (0..num_at_points).collect::<Vec<_>>());
+            // A signal and a stop are in a recovery too.
+            let wanted = [(Kind::KillAtPoint, num_kills), (Kind::Signal, 3 * 29), (Kind::StopContinue, 29)];
+            for (kind, num_at_points) in wanted {
+                let at_points = trials.iter().filter(|trial| trial.kind == kind);
+                let numbers: Vec<u64> = at_points.map(|trial| trial.number).collect();
+                assert_eq!(numbers, (0..num_at_points).collect::<Vec<_>>(), "{}", kind.name());
+            }
             assert!(trials.len() as u64 >= num_trials);
         }
     }

@@ -1,8 +1,10 @@
-//! What the record itself shows of an attempt that stopped, whoever said what
-//! about it.
+//! What the record itself shows of an attempt that stopped.
 //!
 //! It reads stages, times and what follows, and not what a later attempt made of
-//! them. It changes no verdict: runs are killed, and recovering is allowed.
+//! them. No word of the trainer gives a family. One can take a late answer back:
+//! a disk that hung, or a worker that was lost on a slow machine, takes as long,
+//! and an attempt that failed of something else has to say so (`GL217`). It
+//! changes no verdict: runs are killed, and recovering is allowed.
 
 use std::collections::BTreeMap;
 
@@ -25,10 +27,11 @@ declare_rule!(
         name: "stopped-attempts",
         what: "Notes every attempt without a terminal entry, every committed checkpoint whose bytes the attempt that wrote them did not \
                accept, and every attempt of several workers that failed, with the fault family where stages and times tell it: a save \
-               that was not at its end, a process that is gone, an answer that was late. Warns of an attempt that is said to have \
-               waited for a worker and ended sooner than the contract's timeout.",
-        why: "That a process stopped can be read off the entries, without a word of the trainer about the cause. A run that was struck \
-              often, or always at one place, tells of its machine.",
+               that was not at its end, a process that is gone, or several workers that came no further for as long as the \
+               contract's timeout and failed of nothing else that the attempt says. Warns of an attempt that is said to have waited \
+               for a worker and ended sooner than that.",
+        why: "That a process stopped, and after how long a wait, can be read off the entries, whether or not the trainer says the cause. \
+              A run that was struck often, or always at one place, tells of its machine.",
         remedy: "Compare with what the run observed itself (GL710). Repeated stops at one stage are a defect of machine or storage.",
         reference: "docs/FORMAT.md, \"Injected faults\" and \"Exchange\"",
         gate: Route::RejectResumeDrift,
@@ -62,6 +65,8 @@ struct Running {
     attempt: AttemptId,
     /// The worker that it is said to have waited for, with the entry.
     late: Option<u64>,
+    /// Whether it says, behind its last step, that something else went wrong.
+    has_other_fault: bool,
     num_workers: u32,
     /// When it last came further.
     progress_us: u64,
@@ -138,15 +143,17 @@ impl Stops<'_> {
         let timeout_us = u64::from(collective.timeout_ms) * 1000;
         // The wait may have begun inside of the last update on record.
         let earlier_us = running.update_us + u64::from(collective.heartbeat_ms) * 1000 + SLACK_US;
-        let is_late = waited_us.saturating_add(earlier_us) >= timeout_us;
+        let is_possible = waited_us.saturating_add(earlier_us) >= timeout_us;
         let waited = format!("{} ms behind step {}", waited_us / 1000, running.step);
-        if let Some(index) = running.late.filter(|_| !is_late) {
+        if let Some(index) = running.late.filter(|_| !is_possible) {
             let message = "a worker is said to have been late, sooner than the contract's timeout";
             let expected = format!("{} ms without progress", collective.timeout_ms);
             sink.warning(At::entry(index, "/time_us"), message, expected, waited);
             return;
         }
-        let cause = running.late.map(|_| FaultKind::CollectiveTimeout);
+        // Who asked behind the last entry waited for all of the timeout.
+        let is_late = waited_us >= timeout_us && !running.has_other_fault;
+        let cause = is_late.then_some(FaultKind::CollectiveTimeout);
         let message = format!("attempt {} of {} workers failed", running.attempt, running.num_workers);
         sink.note(At::entry(entry.index, "").cause(cause), message, "a further update", waited);
     }
@@ -161,6 +168,7 @@ impl Check for Stops<'_> {
                 self.running = Some(Running {
                     attempt: halves.det.attempt,
                     late: None,
+                    has_other_fault: false,
                     num_workers: halves.obs.plan.num_workers,
                     progress_us: entry.time_us,
                     saving: BTreeMap::new(),
@@ -174,6 +182,7 @@ impl Check for Stops<'_> {
                     running.progress_us = entry.time_us;
                     running.step = entry.header.step.unwrap_or(running.step);
                     running.update_us = running.update_us.max(halves.obs.duration_us);
+                    running.has_other_fault = false;
                 }
             }
             Body::Eval(_) | Body::CandidateAdmitted(_) | Body::FaultRecovered(_) => {
@@ -181,11 +190,23 @@ impl Check for Stops<'_> {
                     running.progress_us = entry.time_us;
                 }
             }
-            Body::FaultObserved(halves) if halves.det.fault == ObservedFault::WorkerTimeout => {
+            Body::FaultObserved(halves) => {
                 if let Some(running) = &mut self.running
                     && halves.det.attempt == running.attempt
                 {
-                    running.late = Some(entry.index);
+                    if halves.det.fault == ObservedFault::WorkerTimeout {
+                        running.late = Some(entry.index);
+                    } else {
+                        running.has_other_fault = true;
+                    }
+                }
+            }
+            // One of saved state ends no attempt.
+            Body::Anomaly(halves) if halves.det.state.is_none() => {
+                if let Some(running) = &mut self.running
+                    && entry.header.attempt == Some(running.attempt)
+                {
+                    running.has_other_fault = true;
                 }
             }
             Body::CheckpointRequested(halves) => self.save(&halves.obs.checkpoint, Stage::Requested, entry),

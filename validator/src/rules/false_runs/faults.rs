@@ -1,7 +1,9 @@
 //! Runs that faults struck: planned, observed, recovered from and charged; and
 //! false ones among them.
 
-use schemas::body::{Body, CheckpointFailedObs, Halves, Kind, ObservedFault, Outcome};
+use schemas::body::{
+    AnomalyDet, AnomalyObs, Body, CheckpointFailedObs, Halves, Kind, ObservedFault, Outcome,
+};
 use schemas::contract::{
     Architecture, Contract, DropoutDraws, FaultKind, FaultPhase, PlannedFault, Recovery,
 };
@@ -60,6 +62,17 @@ fn late_at_once() -> Fixture {
     RunBuilder::new().workers(2).struck_by(strike).build()
 }
 
+/// The contract's timeout of the fixture's runs of several workers.
+const TIMEOUT_US: u64 = 10_000_000;
+
+/// Lets so much time pass before the fault is seen.
+fn delay(fixture: &mut Fixture, by_us: u64) {
+    let seen = fixture.entries.iter().position(|e| e.body.kind() == Kind::FaultObserved);
+    for entry in &mut fixture.entries[seen.expect("it was seen")..] {
+        entry.time_us += by_us;
+    }
+}
+
 /// What `GL230` says of the attempt that stopped, with the family that it names.
 fn stopped(fixture: &Fixture) -> (String, Option<FaultKind>) {
     let findings = fixture.check(rule("GL230")).2;
@@ -85,13 +98,41 @@ fn stages_and_times_tell_why_an_attempt_stopped() {
     // contract lets a worker take was late.
     assert_eq!(stopped(&struck().build()).1, None);
     let mut late = late_at_once();
-    let seen = late.entries.iter().position(|e| e.body.kind() == Kind::FaultObserved).expect("it was seen");
-    for entry in &mut late.entries[seen..] {
-        entry.time_us += 10_000_000;
-    }
+    delay(&mut late, TIMEOUT_US);
     let (text, cause) = stopped(&late);
     assert!(text.contains("of 2 workers failed"), "{text}");
     assert_eq!(cause, Some(FaultKind::CollectiveTimeout));
+}
+
+/// Nobody says that a worker was late: the time alone tells it, and not too
+/// little of it.
+#[test]
+fn a_late_worker_is_told_by_the_time_where_nobody_says_it() {
+    for (waited_us, expected) in
+        [(TIMEOUT_US, Some(FaultKind::CollectiveTimeout)), (TIMEOUT_US * 9 / 10, None)]
+    {
+        let mut silent = late_at_once();
+        delay(&mut silent, waited_us);
+        silent.drop_where(|e| e.body.kind() == Kind::FaultObserved);
+        assert_eq!(stopped(&silent).1, expected, "{waited_us} us");
+    }
+}
+
+/// A worker that is lost on a slow machine, or a device that hangs, takes as
+/// long; an honest attempt says so.
+#[test]
+fn a_long_wait_for_something_else_is_no_late_worker() {
+    let mut lost = struck().build();
+    delay(&mut lost, TIMEOUT_US);
+    assert_eq!(stopped(&lost).1, None);
+
+    let mut gone = late_at_once();
+    delay(&mut gone, TIMEOUT_US);
+    gone.change(Kind::FaultObserved, 0, |entry| {
+        let obs = AnomalyObs { description: "the device is gone".to_owned() };
+        entry.body = Body::Anomaly(Box::new(Halves { det: AnomalyDet::named("engine_failed"), obs }));
+    });
+    assert_eq!(stopped(&gone).1, None);
 }
 
 #[test]
