@@ -31,6 +31,7 @@ mod gc121_cost_totals;
 mod gc122_false_negative;
 mod gc123_efficiency;
 mod gc124_transfer_scope;
+mod gc125_quality_basis;
 
 use schemas::finding::Severity;
 use schemas::policy_card::UpdateRule;
@@ -80,6 +81,7 @@ static CAMPAIGN_RULES: &[(&RuleInfo, CheckCampaign)] = &[
     (&gc122_false_negative::INFO, gc122_false_negative::check),
     (&gc123_efficiency::INFO, gc123_efficiency::check),
     (&gc124_transfer_scope::INFO, gc124_transfer_scope::check),
+    (&gc125_quality_basis::INFO, gc125_quality_basis::check),
 ];
 
 /// Rules over the campaign's own ledger, evaluated while it is read.

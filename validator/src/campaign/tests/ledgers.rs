@@ -2,7 +2,7 @@
 //! what an owner of its files can do to them is found.
 
 use schemas::body::{Body, Kind};
-use schemas::campaign::report::{CampaignReport, ClaimOutcome};
+use schemas::campaign::report::{CampaignReport, ClaimOutcome, ValueBasis};
 use schemas::finding::Effect;
 use schemas::report::{RuleStatus, Verdict};
 
@@ -11,8 +11,8 @@ use crate::campaign::fixture::{BASELINE, PROPOSED, SEEDS};
 use crate::campaign::{ledger, sarif, text};
 use crate::coverage::check_table;
 use crate::fixture::{
-    BoundRun, Fixture, RunBuilder, StoredCampaign, det_of, frozen_preregistration, plans, size_of,
-    small_preregistration,
+    BoundRun, Fixture, RunBuilder, StoredCampaign, VAL_NUMBERS, det_of, frozen_preregistration, plans,
+    size_of, small_preregistration,
 };
 use crate::store::Access;
 
@@ -82,13 +82,45 @@ fn an_honest_campaign_is_accepted_and_its_report_can_be_read() {
     let text = text(&report);
     assert!(text.starts_with("accepted: the record is whole"), "{text}");
     assert!(text.contains("supported: better (not_worse in quality, margin 0.05)"), "{text}");
+    assert!(text.contains("    rests on the evaluator's own numbers\n"), "{text}");
     let log = sarif(&report);
     assert_eq!(log["runs"][0]["invocations"][0]["exitCode"], 0);
-    assert_eq!(log["runs"][0]["properties"]["claims"][0]["outcome"], "supported");
+    let claim = &log["runs"][0]["properties"]["claims"][0];
+    assert_eq!((claim["outcome"].as_str(), claim["basis"].as_str()), (Some("supported"), Some("evaluator")));
     let json = serde_json::to_vec(&report).expect("serialises");
     crate::canonical::check_entry_json(&json).expect("a report is canonical entry JSON");
     let back: CampaignReport = serde_json::from_slice(&json).expect("a report");
     assert_eq!(back, report);
+    // One that was saved before the basis was told is read as it is, and has its bytes.
+    let text = String::from_utf8(json).expect("UTF-8");
+    let older = text.replace("\"basis\":\"evaluator\",", "").replace(",\"quality_basis\":\"evaluator\"", "");
+    assert!(older.len() < text.len() && !older.contains("basis\":"), "{older}");
+    let back: CampaignReport = serde_json::from_str(&older).expect("an older report");
+    assert_eq!((back.claims[0].basis, back.runs[0].quality_basis), (None, None));
+    assert_eq!(serde_json::to_string(&back).expect("serialises"), older);
+    assert!(crate::campaign::text(&back).contains("does not say on whose numbers"));
+}
+
+#[test]
+fn a_value_of_the_trainer_alone_supports_no_claim_of_quality() {
+    let (campaign, runs) = complete();
+    campaign.write();
+    let numbers = campaign.folder.path().join(&runs[0].name).join(VAL_NUMBERS);
+    let signed = std::fs::read(&numbers).expect("it is there");
+    std::fs::remove_file(&numbers).expect("it is there");
+    let report = campaign.audit();
+    assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", told(&report));
+    assert!(has(&report, "GC125", Effect::None), "{:#?}", told(&report));
+    let claim = &report.claims[0];
+    assert_eq!((claim.outcome, claim.basis), (ClaimOutcome::Blocked, Some(ValueBasis::Trainer)));
+    let bases: Vec<_> = report.runs.iter().map(|run| run.quality_basis).collect();
+    assert_eq!(bases[..2], [Some(ValueBasis::Trainer), Some(ValueBasis::Evaluator)]);
+    let text = text(&report);
+    assert!(text.contains("    rests on the trainer's own numbers\n"), "{text}");
+    assert!(text.contains(" by the trainer, threshold "), "{text}");
+    // The control: with the numbers there again the claim is decided.
+    std::fs::write(&numbers, signed).expect("writable");
+    assert_eq!(campaign.audit().claims[0].outcome, ClaimOutcome::Supported);
 }
 
 #[test]
