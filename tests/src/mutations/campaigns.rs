@@ -104,6 +104,9 @@ pub fn mutations() -> Vec<CampaignMutation> {
         new("GC125", "a run without the evaluator's numbers", |folder| {
             Ok(std::fs::remove_file(folder.join("plain-1/run.db.val.dsse.json"))?)
         }),
+        new("GC126", "a report that nobody signed", |folder| {
+            Ok(std::fs::write(folder.join("campaign.db.report.dsse.json"), "{}")?)
+        }),
     ]
 }
 

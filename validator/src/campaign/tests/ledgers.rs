@@ -3,6 +3,7 @@
 
 use schemas::body::{Body, Kind};
 use schemas::campaign::report::{CampaignReport, ClaimOutcome, ValueBasis};
+use schemas::dsse::CAMPAIGN_REPORT_PAYLOAD_TYPE;
 use schemas::finding::Effect;
 use schemas::report::{RuleStatus, Verdict};
 
@@ -11,10 +12,13 @@ use crate::campaign::fixture::{BASELINE, PROPOSED, SEEDS};
 use crate::campaign::{ledger, sarif, text};
 use crate::coverage::check_table;
 use crate::fixture::{
-    BoundRun, Fixture, RunBuilder, StoredCampaign, VAL_NUMBERS, det_of, frozen_preregistration, plans,
-    size_of, small_preregistration,
+    BoundRun, Fixture, RunBuilder, StoredCampaign, VAL_NUMBERS, VALIDATOR, det_of, frozen_preregistration,
+    plans, signed_envelope, size_of, small_preregistration,
 };
 use crate::store::Access;
+
+/// The owner's key among the fixture's.
+const OWNER: u8 = 1;
 
 /// A run of the small campaign.
 fn fixture(arm: &str, seed: u64, trial: u32) -> Fixture {
@@ -295,6 +299,53 @@ fn a_run_that_was_bound_with_its_outcome_is_late() {
     assert!(size_of(&runs[0].notes[0].1) == 1 && runs[0].det.arm == BASELINE);
 }
 
+/// Saves a report beside the campaign, signed by some role.
+fn save(campaign: &StoredCampaign, report: &CampaignReport, role: u8) {
+    let payload = serde_json::to_vec(report).expect("serialises");
+    let envelope = signed_envelope(CAMPAIGN_REPORT_PAYLOAD_TYPE, &payload, role);
+    std::fs::write(campaign.report_path(), envelope).expect("writable");
+}
+
+/// Saves what an audit says of the campaign beside it, signed by some role.
+fn save_report(campaign: &StoredCampaign, role: u8) {
+    save(campaign, &campaign.audit(), role);
+}
+
+#[test]
+fn a_campaign_that_was_cut_behind_its_report_is_found() {
+    let (mut campaign, runs) = complete();
+    campaign.write();
+    save_report(&campaign, VALIDATOR);
+    let report = campaign.audit();
+    assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", told(&report));
+    assert!(report.rules.iter().any(|rule| rule.code == "GC126" && rule.status == RuleStatus::Passed));
+    // The last run goes with its entries, heads and head file, as if it had never been.
+    campaign.entries.truncate(campaign.entries.len() - 2);
+    std::fs::remove_file(campaign.path()).expect("it is there");
+    std::fs::remove_dir_all(campaign.folder.path().join(&runs[5].name)).expect("it is there");
+    campaign.write();
+    let report = campaign.audit();
+    assert!(has(&report, "GC126", Effect::Tampered), "{:#?}", told(&report));
+    assert_eq!(report.verdict, Verdict::Tampered);
+    // The control: without the report it is a campaign that has not got there yet.
+    std::fs::remove_file(campaign.report_path()).expect("it is there");
+    assert_eq!(campaign.audit().verdict, Verdict::Incomplete);
+}
+
+#[test]
+fn a_campaign_that_went_on_behind_its_report_is_the_same() {
+    let (mut campaign, _) = complete();
+    let all = campaign.entries.clone();
+    campaign.entries.truncate(all.len() - 2);
+    campaign.write();
+    save_report(&campaign, VALIDATOR);
+    std::fs::remove_file(campaign.path()).expect("it is there");
+    campaign.entries = all;
+    campaign.write();
+    let report = campaign.audit();
+    assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", told(&report));
+}
+
 /// The rules over the campaign's own ledger, without its runs.
 fn read(campaign: &StoredCampaign) -> Vec<Ruling> {
     let mut rulings = Vec::new();
@@ -302,7 +353,10 @@ fn read(campaign: &StoredCampaign) -> Vec<Ruling> {
     let bytes = std::fs::read(&path).ok();
     let head =
         bytes.as_ref().map(|bytes| (bytes.as_slice(), schemas::report::HeadSource::Beside, path.as_path()));
-    let read = ledger::read(&campaign.path(), Access::InPlace, head, &mut rulings).expect("it can look");
+    let report = std::fs::read(campaign.report_path()).ok();
+    let report = report.as_ref().map(|bytes| (bytes.as_slice(), "the report"));
+    let read = ledger::read(&campaign.path(), Access::InPlace, head, report, &mut rulings);
+    let read = read.expect("it can look");
     assert!(read.is_some());
     rulings
 }
@@ -315,18 +369,19 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
     let frozen = |damage: Damage| {
         let campaign = StoredCampaign::freeze(small_preregistration());
         campaign.write();
+        save_report(&campaign, VALIDATOR);
         damage(&campaign);
         campaign
     };
     let honest = read(&frozen(|_| {}));
     let (results, verdict, _) = assemble::judge(&honest);
-    assert_eq!((honest.len(), verdict), (7, Verdict::Accepted));
+    assert_eq!((honest.len(), verdict), (8, Verdict::Accepted));
     let mut table = Vec::new();
     for result in results {
         assert!(result.status == RuleStatus::Passed && result.num_checked > 0, "{result:?}");
         table.push(format!("{}\tpasses\ta campaign that was frozen\n", result.code));
     }
-    let damages: [(&str, &str, Effect, Damage); 8] = [
+    let damages: [(&str, &str, Effect, Damage); 10] = [
         ("GC101", "another table", Effect::Tampered, |campaign| {
             campaign.tamper("campaign.db", "CREATE TABLE other (a INTEGER);");
         }),
@@ -358,6 +413,14 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
                 };
                 halves.det.preregistration = halves.det.preregistration.replace("0.95", "0.81");
             });
+        }),
+        ("GC126", "a report that the owner signed", Effect::Rejected, |campaign| {
+            save_report(campaign, OWNER);
+        }),
+        ("GC126", "a report that saw another head", Effect::Tampered, |campaign| {
+            let mut report = campaign.audit();
+            report.head.as_mut().expect("a head").root = "00".repeat(32);
+            save(campaign, &report, VALIDATOR);
         }),
     ];
     for (code, name, effect, damage) in damages {
