@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use system_tests::dump;
 use system_tests::honest::above_notes;
 use system_tests::mutations::campaigns;
-use system_tests::programs::{Finished, LEDGER, TRAINER, command, run};
+use system_tests::programs::{EVALUATOR, Finished, LEDGER, TRAINER, command, run};
 use system_tests::run_folder::{copy_folder, flip_byte};
 use tempfile::TempDir;
 
@@ -174,7 +174,8 @@ fn pages_of_a_campaign_show_its_runs_and_the_report_that_was_signed() {
     let verdict = format!("verdict-{}", saved["verdict"].as_str().expect("a verdict"));
     let shown = page(&campaign, &address);
     assert!(shown.starts_with("HTTP/1.1 200"), "{shown}");
-    for text in [verdict.as_str(), "plain-1/run.db", "It saw every entry", "Preregistration"] {
+    for text in [verdict.as_str(), "plain-1/run.db", "It saw every entry", "Whose numbers", "Preregistration"]
+    {
         assert!(shown.contains(text), "{text}: {shown}");
     }
     assert!(!page(&campaign, "/").contains("no stored report"));
@@ -273,7 +274,8 @@ fn a_folder_that_moved_is_the_same_campaign() {
 }
 
 impl Campaign {
-    /// Makes, binds and trains a run, and binds what came of it; its quality.
+    /// Makes, binds and trains a run, binds what came of it, and has the evaluator
+    /// compute it again; its quality.
     #[track_caller]
     fn whole_run(&self, name: &str, (arm, seed, peak): (&str, &str, f64), purpose: &str) -> f64 {
         let peaks: Vec<String> = (0..3).map(|group| format!("/schedule/{group}/shape/peak={peak}")).collect();
@@ -287,6 +289,7 @@ impl Campaign {
         let _ = run(TRAINER, self.path(), &["run", "--ledger", &ledger, "--keys", "keys"]).expect_code(0);
         let added = self.add(name, &["--json"]).expect_code(0).json();
         assert!(added["head"]["size"].as_u64().is_some_and(|size| size > 1), "{added}");
+        let _ = run(EVALUATOR, self.path(), &["val", "--ledger", &ledger, "--keys", "keys"]).expect_code(0);
         let selected = self.ledger(&["list", &ledger, "--kind", "candidate.selected", "--json"]);
         selected.expect_code(0).json()["body"]["det"]["value"].as_f64().expect("a value")
     }
@@ -345,6 +348,7 @@ fn the_example_is_run_as_a_whole_and_every_claim_gets_an_outcome() {
     assert_eq!(claims.len(), 2);
     for claim in claims {
         assert_ne!(claim["outcome"], "blocked", "{claim}");
+        assert_eq!(claim["basis"], "evaluator", "{claim}");
         assert!(claim["reasons"].as_array().is_some_and(|reasons| !reasons.is_empty()), "{claim}");
     }
     check_mutations(&campaign);

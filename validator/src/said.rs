@@ -19,7 +19,7 @@ use crate::rules::gl112_handoff_file::{self, Handoffs};
 use crate::store::beside;
 
 /// Bytes and place of a file.
-type Named = (Vec<u8>, String);
+pub(crate) type Named = (Vec<u8>, String);
 
 /// The two files, as far as they exist.
 pub(crate) struct SaidFiles {
@@ -59,7 +59,8 @@ impl SaidFiles {
     }
 }
 
-fn read_optional(path: PathBuf, what: &'static str) -> Result<Option<Named>, AuditError> {
+/// Bytes and place of a file beside a ledger, where it exists.
+pub(crate) fn read_optional(path: PathBuf, what: &'static str) -> Result<Option<Named>, AuditError> {
     match read_limited(&path, MAX_DOCUMENT_BYTES) {
         Ok(bytes) => Ok(Some((bytes, path.display().to_string()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -10,6 +10,7 @@ use crate::digest::Digest;
 use crate::finding::Finding;
 use crate::ids::RunId;
 use crate::number::{DecimalU64, Float};
+use crate::present::present;
 use crate::report::{HeadSeen, RuleResult, Verdict};
 
 /// Format tag of a campaign report.
@@ -36,6 +37,31 @@ impl ClaimOutcome {
             Self::Supported => "supported",
             Self::NotSupported => "not_supported",
             Self::Blocked => "blocked",
+        }
+    }
+}
+
+/// Whose numbers a value or a claim rests on; of several the last of this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ValueBasis {
+    /// There is no number.
+    None,
+    /// The evaluator's, which computed every candidate of the run again.
+    Evaluator,
+    /// The trainer's own.
+    Trainer,
+}
+
+impl ValueBasis {
+    /// The name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Evaluator => "evaluator",
+            Self::Trainer => "trainer",
         }
     }
 }
@@ -104,6 +130,11 @@ pub struct ArmComparison {
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimResult {
+    /// Whose numbers it rests on, over all runs of its arms; always the trainer's
+    /// of a cost. Reports that were saved before it existed lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "ValueBasis"))]
+    pub basis: Option<ValueBasis>,
     /// One for each pair of arms that the claim names.
     pub comparisons: Vec<ArmComparison>,
     /// What was compared.
@@ -197,6 +228,11 @@ pub struct RunOfCampaign {
     pub purpose: RunPurpose,
     /// Value of the campaign's metric for its selected candidate; null without.
     pub quality: Option<Float>,
+    /// Whose number that value is; reports that were saved before it existed lack
+    /// it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[cfg_attr(feature = "json-schema", schemars(with = "ValueBasis"))]
+    pub quality_basis: Option<ValueBasis>,
     /// Rung of the rescue ladder, 0 for none.
     pub rescue_level: u32,
     /// The run.

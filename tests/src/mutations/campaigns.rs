@@ -10,7 +10,7 @@
 //! The campaign is the example (`preregistration/example-campaign.json`) as
 //! `tests/system/campaigns.rs` runs it: for the arms `plain` and `dry` the trials
 //! `<arm>-0.003` and `<arm>-0.01`, three confirmations `<arm>-<seed>`, and the
-//! positive control `control`.
+//! positive control `control`, each with the evaluator's numbers beside it.
 
 use std::path::Path;
 
@@ -101,6 +101,12 @@ pub fn mutations() -> Vec<CampaignMutation> {
             Ok(std::fs::remove_dir_all(folder.join("dry-2"))?)
         }),
         new("GC122", "a positive control that is left out", |folder| leave_out(folder, "control")),
+        new("GC125", "a run without the evaluator's numbers", |folder| {
+            Ok(std::fs::remove_file(folder.join("plain-1/run.db.val.dsse.json"))?)
+        }),
+        new("GC126", "a report that nobody signed", |folder| {
+            Ok(std::fs::write(folder.join("campaign.db.report.dsse.json"), "{}")?)
+        }),
     ]
 }
 

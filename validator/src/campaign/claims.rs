@@ -30,6 +30,7 @@ fn outcome(campaign: &Campaign, claim: &Claim, blocks: &[Block]) -> ClaimResult 
     }
     let comparisons = claim.arms.iter().map(|pair| compare(campaign, claim, pair, &mut decided)).collect();
     ClaimResult {
+        basis: Some(campaign.basis(claim)),
         comparisons,
         dimension: claim.dimension,
         id: claim.id.clone(),

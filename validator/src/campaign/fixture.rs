@@ -289,6 +289,7 @@ pub(crate) fn run(campaign: &Campaign, plan: &Plan) -> Run {
         first_error: None,
         is_incomplete_alone: false,
         reported_value: Some(("val".to_owned(), plan.value)),
+        is_by_evaluator: true,
         id,
     }
 }

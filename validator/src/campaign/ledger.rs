@@ -14,6 +14,7 @@ use schemas::report::HeadSource;
 use sha2::{Digest as _, Sha256};
 
 use super::rules;
+use super::rules::gc126_stored_report::{ReportFile, StoredReport};
 use super::view::Registration;
 use crate::assemble::Ruling;
 use crate::canonical::check_contract_json;
@@ -23,6 +24,7 @@ use crate::error::AuditError;
 use crate::evidence::VerifiedHead;
 use crate::heads::{HeadSinks, HeadWatch, Signers};
 use crate::reading::EntryReader;
+use crate::roots::Roots;
 use crate::row::{Looked, RowCheck, RowContext};
 use crate::rule::{At, Outcome, Sink};
 use crate::rules as run_rules;
@@ -40,6 +42,8 @@ pub(crate) struct Frozen {
     pub(crate) id: RunId,
     owner: Option<PublicKey>,
     owner_id: Option<KeyId>,
+    /// Who signs reports; none where the key cannot verify anything.
+    pub(crate) validator: Option<PublicKey>,
 }
 
 /// What the campaign's own ledger holds.
@@ -61,6 +65,7 @@ pub(crate) fn read(
     path: &Path,
     access: Access,
     head_file: Option<HeadFile<'_>>,
+    report_file: Option<ReportFile<'_>>,
     rulings: &mut Vec<Ruling>,
 ) -> Result<Option<Ledger>, AuditError> {
     let mut layout = Sink::new(&rules::gc101_store::INFO);
@@ -69,7 +74,7 @@ pub(crate) fn read(
     let first = store.as_ref().and_then(Store::first_entry);
     let frozen = first.and_then(|bytes| preregistration(&bytes, &mut frozen_sink));
     rulings.push(Ruling::new(&rules::gc107_preregistration_frozen::INFO, frozen_sink, Outcome::Checked(1)));
-    let mut pass = Pass::new(frozen.as_ref(), store.as_ref(), head_file, &mut layout);
+    let mut pass = Pass::new(frozen.as_ref(), store.as_ref(), head_file, report_file, &mut layout);
     if let Some(store) = &store {
         if let Err(error) = store.for_each_row(&mut |row| pass.row(row)).whole() {
             store::unreadable(path, &mut layout, &error);
@@ -95,6 +100,11 @@ struct Pass<'a> {
     reader: EntryReader,
     frontier: Frontier,
     registrations: Vec<Registration>,
+    /// What was saved beside the ledger, or why there is nothing to compare.
+    report: Result<StoredReport, Outcome>,
+    report_sink: Sink,
+    /// Of the head that the stored report saw.
+    roots: Roots,
 }
 
 impl<'a> Pass<'a> {
@@ -102,6 +112,7 @@ impl<'a> Pass<'a> {
         frozen: Option<&'a Frozen>,
         store: Option<&Store>,
         head_file: Option<HeadFile<'_>>,
+        report_file: Option<ReportFile<'_>>,
         layout: &mut Sink,
     ) -> Self {
         let mut head_sinks = HeadSinks {
@@ -121,6 +132,9 @@ impl<'a> Pass<'a> {
             Some(Signers { origin, owner: owner.clone(), trainer: owner })
         });
         let heads = HeadWatch::collect(&rows, head_file, signers.as_ref(), &mut head_sinks);
+        let mut report_sink = Sink::new(&rules::gc126_stored_report::INFO);
+        let report = StoredReport::read(report_file, frozen, &mut report_sink);
+        let roots = Roots::new(report.as_ref().ok().and_then(StoredReport::size));
         Self {
             frozen,
             rows: vec![
@@ -142,6 +156,9 @@ impl<'a> Pass<'a> {
             reader: EntryReader::new(),
             frontier: Frontier::new(),
             registrations: Vec::new(),
+            report,
+            report_sink,
+            roots,
         }
     }
 
@@ -159,6 +176,9 @@ impl<'a> Pass<'a> {
         let size = self.frontier.size();
         if self.heads.is_at(size) {
             self.heads.compare(size, self.frontier.root(), &mut self.head_sinks);
+        }
+        if self.roots.is_wanted(size) {
+            self.roots.keep(size, self.frontier.root());
         }
     }
 
@@ -192,6 +212,12 @@ impl<'a> Pass<'a> {
         rulings.push(Ruling::new(&rules::gc103_signed_heads::INFO, self.head_sinks.database, database));
         rulings.push(Ruling::new(&rules::gc104_external_head::INFO, self.head_sinks.external, external));
         rulings.push(Ruling::new(&rules::gc105_head_coverage::INFO, coverage, covered));
+        self.roots.end(num_entries);
+        let compared = match self.report {
+            Ok(report) => report.compare(&self.roots, &mut self.report_sink),
+            Err(outcome) => outcome,
+        };
+        rulings.push(Ruling::new(&rules::gc126_stored_report::INFO, self.report_sink, compared));
         (self.registrations, heads, num_entries)
     }
 }
@@ -252,6 +278,7 @@ fn preregistration(first: &[u8], sink: &mut Sink) -> Option<Frozen> {
         id: RunId(format!("{}-{nonce}", &digest.hex()[..16])),
         owner,
         owner_id: key_id("owner", &prereg.keys.owner.public),
+        validator: PublicKey::from_hex(&prereg.keys.validator.public).ok(),
         prereg,
     })
 }

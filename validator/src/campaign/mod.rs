@@ -33,7 +33,7 @@ use crate::assemble;
 use crate::audit::Progress;
 use crate::error::AuditError;
 use crate::heads::MAX_HEAD_FILE_BYTES;
-use crate::said::read_limited;
+use crate::said::{read_limited, read_optional};
 use crate::store::{Access, beside};
 use view::Campaign;
 
@@ -52,8 +52,8 @@ pub struct CampaignRequest {
 /// Audits a campaign and every run that it binds. Reads only.
 ///
 /// # Errors
-/// When the audit could not look: the campaign's ledger, a named head file, or a
-/// run's ledger that is there cannot be read. Everything that it sees and finds
+/// When the audit could not look: the campaign's ledger, a named head file, a
+/// report beside it, or a run's ledger that is there cannot be read. Everything that it sees and finds
 /// wrong is in the report.
 pub fn audit(
     request: &CampaignRequest,
@@ -75,8 +75,12 @@ fn audit_once(
 ) -> Result<Option<CampaignReport>, AuditError> {
     let head = read_head_file(request)?;
     let head_file = head.as_ref().map(|(bytes, source, path)| (bytes.as_slice(), *source, path.as_path()));
+    let report = read_optional(beside(&request.ledger, ".report.dsse.json"), "the stored report")?;
+    let report_file = report.as_ref().map(|(bytes, place)| (bytes.as_slice(), place.as_str()));
     let mut rulings = Vec::new();
-    let Some(read) = ledger::read(&request.ledger, access, head_file, &mut rulings)? else { return Ok(None) };
+    let Some(read) = ledger::read(&request.ledger, access, head_file, report_file, &mut rulings)? else {
+        return Ok(None);
+    };
     let folder = folder_of(&request.ledger);
     let campaign = match &read.frozen {
         None => None,

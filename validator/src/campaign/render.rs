@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use schemas::campaign::report::{ArmOfCampaign, CampaignCosts, CampaignReport, ClaimResult, RunOfCampaign};
+use schemas::campaign::report::{
+    ArmOfCampaign, CampaignCosts, CampaignReport, ClaimResult, RunOfCampaign, ValueBasis,
+};
 use schemas::number::Float;
 use schemas::report::{RuleStatus, Verdict};
 use serde_json::{Value, json};
@@ -61,6 +63,25 @@ fn number(value: Option<Float>) -> String {
     value.map_or_else(|| "none".to_owned(), |value| value.to_string())
 }
 
+/// On whose numbers a claim rests.
+const fn basis_text(basis: Option<ValueBasis>) -> &'static str {
+    match basis {
+        Some(ValueBasis::Evaluator) => "rests on the evaluator's own numbers",
+        Some(ValueBasis::Trainer) => "rests on the trainer's own numbers",
+        Some(ValueBasis::None) => "rests on no number of any run",
+        None => "the report does not say on whose numbers it rests",
+    }
+}
+
+/// Whose number a run's quality is, behind that number.
+const fn quality_basis_text(basis: Option<ValueBasis>) -> &'static str {
+    match basis {
+        Some(ValueBasis::Evaluator) => " by the evaluator",
+        Some(ValueBasis::Trainer) => " by the trainer",
+        Some(ValueBasis::None) | None => "",
+    }
+}
+
 fn write_claim(out: &mut String, claim: &ClaimResult) -> std::fmt::Result {
     writeln!(
         out,
@@ -71,6 +92,7 @@ fn write_claim(out: &mut String, claim: &ClaimResult) -> std::fmt::Result {
         dimension_name(claim.dimension),
         claim.margin
     )?;
+    writeln!(out, "    {}", basis_text(claim.basis))?;
     if !claim.scope.is_empty() {
         writeln!(out, "    along {:?} and nothing else", claim.scope)?;
     }
@@ -145,13 +167,14 @@ fn write_run(out: &mut String, run: &RunOfCampaign) -> std::fmt::Result {
     let step = run.threshold_step.map_or_else(|| "never".to_owned(), |step| format!("at step {step}"));
     writeln!(
         out,
-        "  {} trial {} seed {} level {}, {:?}: {verdict}, {outcome}, quality {}, threshold {step}{late}, {}",
+        "  {} trial {} seed {} level {}, {:?}: {verdict}, {outcome}, quality {}{}, threshold {step}{late}, {}",
         one_line(&run.arm),
         run.trial,
         run.seed.0,
         run.rescue_level,
         run.purpose,
         number(run.quality),
+        quality_basis_text(run.quality_basis),
         one_line(&run.path)
     )
 }
@@ -170,10 +193,14 @@ pub fn sarif(report: &CampaignReport) -> Value {
                 "associatedRule": { "id": rule.code },
             })
         });
-    let claims = report
-        .claims
-        .iter()
-        .map(|claim| json!({ "id": claim.id, "outcome": claim.outcome, "reasons": claim.reasons }));
+    let claims = report.claims.iter().map(|claim| {
+        json!({
+            "basis": claim.basis,
+            "id": claim.id,
+            "outcome": claim.outcome,
+            "reasons": claim.reasons,
+        })
+    });
     json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",

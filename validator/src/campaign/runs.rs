@@ -14,7 +14,7 @@ use schemas::contract::Membership;
 use schemas::digest::Digest;
 use schemas::finding::Severity;
 use schemas::ids::RunId;
-use schemas::report::Report;
+use schemas::report::{Report, SelectionBasis};
 use serde_json::Value;
 
 use super::facts::{Collector, FrozenFacts, Opening, Quality, RunFacts};
@@ -88,6 +88,7 @@ fn read_one(
         first_error: None,
         is_incomplete_alone: false,
         reported_value: None,
+        is_by_evaluator: false,
         first,
         later,
         id,
@@ -113,6 +114,7 @@ fn read_one(
     if let (Some(selected), Ok(facts)) = (&report.selected, &facts) {
         let stream = facts.frozen.contract.selection.stream.clone();
         run.reported_value = Some((stream, selected.value.0));
+        run.is_by_evaluator = report.selection_basis == SelectionBasis::Evaluator;
     }
     run.facts = facts.map(Box::new);
     Ok(run)

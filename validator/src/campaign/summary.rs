@@ -87,6 +87,7 @@ fn of_arm(campaign: &Campaign, arm: &Arm) -> ArmOfCampaign {
 
 fn of_run(campaign: &Campaign, run: &Run) -> RunOfCampaign {
     let det = &run.first.det;
+    let stream = &campaign.prereg.metric.stream;
     RunOfCampaign {
         arm: det.arm.clone(),
         costs: run.known().map(|facts| facts.costs.clone()),
@@ -95,7 +96,8 @@ fn of_run(campaign: &Campaign, run: &Run) -> RunOfCampaign {
         outcome: run.known().and_then(|facts| facts.ended),
         path: run.path().to_owned(),
         purpose: det.purpose,
-        quality: run.quality(&campaign.prereg.metric.stream).map(Float),
+        quality: run.quality(stream).map(Float),
+        quality_basis: Some(run.basis(stream)),
         rescue_level: det.rescue_level,
         run: run.id.clone(),
         seed: det.seed,

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use schemas::body::Outcome;
+use schemas::campaign::report::ValueBasis;
 use schemas::campaign::{
-    Arm, ArmPair, ArmRole, CampaignRunDet, CampaignRunObs, Claim, ClaimKind, ContractPointer,
+    Arm, ArmPair, ArmRole, CampaignRunDet, CampaignRunObs, Claim, ClaimDimension, ClaimKind, ContractPointer,
     Preregistration, RunPurpose,
 };
 use schemas::digest::Digest;
@@ -41,9 +42,11 @@ pub(crate) struct Run {
     /// Nothing but its outcome keeps its own audit from accepting it: the run
     /// ended, and not as completed.
     pub(crate) is_incomplete_alone: bool,
-    /// The evaluator's value of the selected candidate, where the run's report
-    /// has one on the selection stream.
+    /// The selection stream, and the selected candidate's value on it as the run's
+    /// report has it.
     pub(crate) reported_value: Option<(String, f64)>,
+    /// Whether the reported value is the evaluator's, and not the trainer's own.
+    pub(crate) is_by_evaluator: bool,
     /// Identifier of the run as the campaign names it.
     pub(crate) id: RunId,
 }
@@ -99,11 +102,26 @@ impl Run {
         self.quality(stream).is_some() || self.known().is_some_and(is_over)
     }
 
-    /// The campaign's metric of its selected candidate: the evaluator's number
-    /// where the audit of the run has it for that stream.
+    /// The campaign's metric of its selected candidate: what the audit of the run
+    /// reports for that stream, else what the trainer recorded at its step.
+    /// [`Run::basis`] says whose number it is.
     pub(crate) fn quality(&self, stream: &str) -> Option<f64> {
-        let reported = self.reported_value.as_ref().filter(|(of, _)| of == stream).map(|(_, value)| *value);
-        reported.or_else(|| self.known()?.selected_value).filter(|value| value.is_finite())
+        let recorded = || self.known()?.selected_value;
+        self.reported(stream).or_else(recorded).filter(|value| value.is_finite())
+    }
+
+    /// Whose number its quality is. The evaluator is only asked for the stream by
+    /// which the run selects, so of another stream it is the trainer's.
+    pub(crate) fn basis(&self, stream: &str) -> ValueBasis {
+        match self.quality(stream) {
+            None => ValueBasis::None,
+            Some(_) if self.is_by_evaluator && self.reported(stream).is_some() => ValueBasis::Evaluator,
+            Some(_) => ValueBasis::Trainer,
+        }
+    }
+
+    fn reported(&self, stream: &str) -> Option<f64> {
+        self.reported_value.as_ref().filter(|(of, _)| of == stream).map(|(_, value)| *value)
     }
 }
 
@@ -197,6 +215,21 @@ impl Campaign {
                 self.arm(&pair.against).filter(|arm| arm.role != ArmRole::Baseline)
             }
         }
+    }
+
+    /// Whose numbers a claim rests on. Its arms' trials and positive controls
+    /// count as their confirmation runs do: they decide what is confirmed, and
+    /// whether it counts. When a threshold was reached, and for what cost, only the
+    /// trainer recorded.
+    pub(crate) fn basis(&self, claim: &Claim) -> ValueBasis {
+        let stream = &self.prereg.metric.stream;
+        let runs = self.runs.iter().filter(|run| Self::arms_of(claim).any(|arm| arm == run.arm()));
+        let of_run = |run: &Run| match claim.dimension {
+            ClaimDimension::Quality => run.basis(stream),
+            _ if run.known().is_some() => ValueBasis::Trainer,
+            _ => ValueBasis::None,
+        };
+        runs.map(of_run).max().unwrap_or(ValueBasis::None)
     }
 
     /// The arms that a claim speaks of.

@@ -277,7 +277,7 @@ pub static CONCERNS: &[Concern] = &[
         "A trainer that certifies itself, and calls what depends on it independent.",
         "a report that the trainer signed",
         &["GL007", "GL011", "GL014", "GL102", "GL111", "GL112", "GL508", "GL703", "GL704"],
-        &["GC111"],
+        &["GC111", "GC125", "GC126"],
     ),
     failure_mode(
         14,

@@ -1,11 +1,11 @@
 //! The catalogue of the campaign rules, one file a rule, in the order of their
 //! codes.
 //!
-//! `GC101` to `GC107` look at the campaign's own ledger, the others at what the
-//! campaign and the ledgers of its runs say together. A rule tells what it finds
-//! and which claims cannot be decided, or do not hold, because of it; it never
-//! sees what another one found. A record that is not whole by `GC101` to `GC108`
-//! decides no claim at all.
+//! `GC101` to `GC107` and `GC126` look at the campaign's own ledger, the others at
+//! what the campaign and the ledgers of its runs say together. A rule tells what it
+//! finds and which claims cannot be decided, or do not hold, because of it; it never
+//! sees what another one found. A record that is not whole by the former or by
+//! `GC108` decides no claim at all.
 
 pub(crate) mod gc101_store;
 pub(crate) mod gc102_entries;
@@ -31,6 +31,8 @@ mod gc121_cost_totals;
 mod gc122_false_negative;
 mod gc123_efficiency;
 mod gc124_transfer_scope;
+mod gc125_quality_basis;
+pub(crate) mod gc126_stored_report;
 
 use schemas::finding::Severity;
 use schemas::policy_card::UpdateRule;
@@ -80,6 +82,7 @@ static CAMPAIGN_RULES: &[(&RuleInfo, CheckCampaign)] = &[
     (&gc122_false_negative::INFO, gc122_false_negative::check),
     (&gc123_efficiency::INFO, gc123_efficiency::check),
     (&gc124_transfer_scope::INFO, gc124_transfer_scope::check),
+    (&gc125_quality_basis::INFO, gc125_quality_basis::check),
 ];
 
 /// Rules over the campaign's own ledger, evaluated while it is read.
@@ -91,6 +94,7 @@ static LEDGER_RULES: &[&RuleInfo] = &[
     &gc105_head_coverage::INFO,
     &gc106_envelope::INFO,
     &gc107_preregistration_frozen::INFO,
+    &gc126_stored_report::INFO,
 ];
 
 /// The text of every campaign rule, in the order of their codes.
@@ -98,7 +102,10 @@ static LEDGER_RULES: &[&RuleInfo] = &[
 pub fn catalogue() -> &'static [&'static RuleInfo] {
     static CATALOGUE: std::sync::OnceLock<Vec<&'static RuleInfo>> = std::sync::OnceLock::new();
     CATALOGUE.get_or_init(|| {
-        LEDGER_RULES.iter().copied().chain(CAMPAIGN_RULES.iter().map(|(info, _)| *info)).collect()
+        let of_runs = CAMPAIGN_RULES.iter().map(|(info, _)| *info);
+        let mut all: Vec<&'static RuleInfo> = LEDGER_RULES.iter().copied().chain(of_runs).collect();
+        all.sort_by_key(|info| info.code);
+        all
     })
 }
 
@@ -124,15 +131,13 @@ pub(crate) fn evaluate(campaign: Option<&Campaign>, rulings: &mut Vec<Ruling>) -
     blocks
 }
 
-/// The last of the rules on which everything that a campaign says rests: its own
-/// ledger, and what was frozen in it.
-const LAST_OF_RECORD: &str = "GC108";
-
-/// Where the campaign's own record is wrong, no claim can be read from it.
+/// Where the campaign's own record is wrong, which is its ledger and what was
+/// frozen in it, no claim can be read from it.
 fn block_of_record(ruling: &Ruling) -> Option<Block> {
     let info = ruling.info;
     let error = ruling.findings.iter().find(|finding| finding.severity == Severity::Error)?;
-    (info.code <= LAST_OF_RECORD).then(|| Block {
+    let mut of_record = LEDGER_RULES.iter().copied().chain([&gc108_preregistration_content::INFO]);
+    of_record.any(|rule| rule.code == info.code).then(|| Block {
         concern: Concern::All,
         is_refutation: false,
         reason: format!("{} {}: {}", info.code, info.name, error.message),

@@ -185,6 +185,19 @@ pub(super) static MUTATIONS: &[Mutation] = &[
             contract.data.val_examples.digest = Some(schemas::digest::Digest::blake3([7; 32]));
         });
     }),
+    warning("GC125", "a value that only the trainer computed", Some(("better", BLOCKED)), |campaign| {
+        campaign.run_mut(PROPOSED, Confirmation, 0).is_by_evaluator = false;
+    }),
+    warning("GC125", "a trial of the baseline that only the trainer valued", Some(("better", BLOCKED)), {
+        |campaign| campaign.run_mut(BASELINE, Tuning, 0).is_by_evaluator = false
+    }),
+    warning("GC125", "a positive control by the trainer's word", Some(("worse", BLOCKED)), |campaign| {
+        campaign.run_mut(CONTROL, PositiveControl, 0).is_by_evaluator = false;
+    }),
+    warning("GC125", "an evaluator who looked at another stream", Some(("better", BLOCKED)), |campaign| {
+        let run = campaign.run_mut(PROPOSED, Confirmation, 0);
+        run.reported_value.as_mut().expect("it has a value").0 = "other".to_owned();
+    }),
     warning("GC124", "arms at different widths", Some(("better", BLOCKED)), |campaign| {
         let own = width_of(campaign);
         widths(campaign, own, own * 2);

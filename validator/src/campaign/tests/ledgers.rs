@@ -2,7 +2,8 @@
 //! what an owner of its files can do to them is found.
 
 use schemas::body::{Body, Kind};
-use schemas::campaign::report::{CampaignReport, ClaimOutcome};
+use schemas::campaign::report::{CampaignReport, ClaimOutcome, ValueBasis};
+use schemas::dsse::CAMPAIGN_REPORT_PAYLOAD_TYPE;
 use schemas::finding::Effect;
 use schemas::report::{RuleStatus, Verdict};
 
@@ -11,10 +12,13 @@ use crate::campaign::fixture::{BASELINE, PROPOSED, SEEDS};
 use crate::campaign::{ledger, sarif, text};
 use crate::coverage::check_table;
 use crate::fixture::{
-    BoundRun, Fixture, RunBuilder, StoredCampaign, det_of, frozen_preregistration, plans, size_of,
-    small_preregistration,
+    BoundRun, Fixture, RunBuilder, StoredCampaign, VAL_NUMBERS, VALIDATOR, det_of, frozen_preregistration,
+    plans, signed_envelope, size_of, small_preregistration,
 };
 use crate::store::Access;
+
+/// The owner's key among the fixture's.
+const OWNER: u8 = 1;
 
 /// A run of the small campaign.
 fn fixture(arm: &str, seed: u64, trial: u32) -> Fixture {
@@ -82,13 +86,55 @@ fn an_honest_campaign_is_accepted_and_its_report_can_be_read() {
     let text = text(&report);
     assert!(text.starts_with("accepted: the record is whole"), "{text}");
     assert!(text.contains("supported: better (not_worse in quality, margin 0.05)"), "{text}");
+    assert!(text.contains("    rests on the evaluator's own numbers\n"), "{text}");
     let log = sarif(&report);
     assert_eq!(log["runs"][0]["invocations"][0]["exitCode"], 0);
-    assert_eq!(log["runs"][0]["properties"]["claims"][0]["outcome"], "supported");
+    let claim = &log["runs"][0]["properties"]["claims"][0];
+    assert_eq!((claim["outcome"].as_str(), claim["basis"].as_str()), (Some("supported"), Some("evaluator")));
     let json = serde_json::to_vec(&report).expect("serialises");
     crate::canonical::check_entry_json(&json).expect("a report is canonical entry JSON");
     let back: CampaignReport = serde_json::from_slice(&json).expect("a report");
     assert_eq!(back, report);
+}
+
+#[test]
+fn a_report_that_was_saved_before_the_basis_was_told_is_read_and_has_its_bytes() {
+    let (campaign, _) = complete();
+    campaign.write();
+    let saved = serde_json::to_string(&campaign.audit()).expect("serialises");
+    let of_claim = saved.replace("\"basis\":\"evaluator\",", "");
+    let older = of_claim.replace(",\"quality_basis\":\"evaluator\"", "");
+    assert!(older.len() < of_claim.len() && of_claim.len() < saved.len(), "{saved}");
+    assert!(!older.contains("basis\":"), "{older}");
+    let back: CampaignReport = serde_json::from_str(&older).expect("an older report");
+    assert_eq!((back.claims[0].basis, back.runs[0].quality_basis), (None, None));
+    assert_eq!(serde_json::to_string(&back).expect("serialises"), older);
+    assert!(text(&back).contains("does not say on whose numbers"));
+    // It is still a report of this campaign.
+    save(&campaign, &back, VALIDATOR);
+    assert_eq!(campaign.audit().verdict, Verdict::Accepted);
+}
+
+#[test]
+fn a_value_of_the_trainer_alone_supports_no_claim_of_quality() {
+    let (campaign, runs) = complete();
+    campaign.write();
+    let numbers = campaign.folder.path().join(&runs[0].name).join(VAL_NUMBERS);
+    let signed = std::fs::read(&numbers).expect("it is there");
+    std::fs::remove_file(&numbers).expect("it is there");
+    let report = campaign.audit();
+    assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", told(&report));
+    assert!(has(&report, "GC125", Effect::None), "{:#?}", told(&report));
+    let claim = &report.claims[0];
+    assert_eq!((claim.outcome, claim.basis), (ClaimOutcome::Blocked, Some(ValueBasis::Trainer)));
+    let bases: Vec<_> = report.runs.iter().map(|run| run.quality_basis).collect();
+    assert_eq!(bases[..2], [Some(ValueBasis::Trainer), Some(ValueBasis::Evaluator)]);
+    let text = text(&report);
+    assert!(text.contains("    rests on the trainer's own numbers\n"), "{text}");
+    assert!(text.contains(" by the trainer, threshold "), "{text}");
+    // The control: with the numbers there again the claim is decided.
+    std::fs::write(&numbers, signed).expect("writable");
+    assert_eq!(campaign.audit().claims[0].outcome, ClaimOutcome::Supported);
 }
 
 #[test]
@@ -263,6 +309,53 @@ fn a_run_that_was_bound_with_its_outcome_is_late() {
     assert!(size_of(&runs[0].notes[0].1) == 1 && runs[0].det.arm == BASELINE);
 }
 
+/// Saves a report beside the campaign, signed by some role.
+fn save(campaign: &StoredCampaign, report: &CampaignReport, role: u8) {
+    let payload = serde_json::to_vec(report).expect("serialises");
+    let envelope = signed_envelope(CAMPAIGN_REPORT_PAYLOAD_TYPE, &payload, role);
+    std::fs::write(campaign.report_path(), envelope).expect("writable");
+}
+
+/// Saves what an audit says of the campaign beside it, signed by some role.
+fn save_report(campaign: &StoredCampaign, role: u8) {
+    save(campaign, &campaign.audit(), role);
+}
+
+#[test]
+fn a_campaign_that_was_cut_behind_its_report_is_found() {
+    let (mut campaign, runs) = complete();
+    campaign.write();
+    save_report(&campaign, VALIDATOR);
+    let report = campaign.audit();
+    assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", told(&report));
+    assert!(report.rules.iter().any(|rule| rule.code == "GC126" && rule.status == RuleStatus::Passed));
+    // The last run goes with its entries, heads and head file, as if it had never been.
+    campaign.entries.truncate(campaign.entries.len() - 2);
+    std::fs::remove_file(campaign.path()).expect("it is there");
+    std::fs::remove_dir_all(campaign.folder.path().join(&runs[5].name)).expect("it is there");
+    campaign.write();
+    let report = campaign.audit();
+    assert!(has(&report, "GC126", Effect::Tampered), "{:#?}", told(&report));
+    assert_eq!(report.verdict, Verdict::Tampered);
+    // The control: without the report it is a campaign that has not got there yet.
+    std::fs::remove_file(campaign.report_path()).expect("it is there");
+    assert_eq!(campaign.audit().verdict, Verdict::Incomplete);
+}
+
+#[test]
+fn a_campaign_that_went_on_behind_its_report_is_the_same() {
+    let (mut campaign, _) = complete();
+    let all = campaign.entries.clone();
+    campaign.entries.truncate(all.len() - 2);
+    campaign.write();
+    save_report(&campaign, VALIDATOR);
+    std::fs::remove_file(campaign.path()).expect("it is there");
+    campaign.entries = all;
+    campaign.write();
+    let report = campaign.audit();
+    assert_eq!(report.verdict, Verdict::Accepted, "{:#?}", told(&report));
+}
+
 /// The rules over the campaign's own ledger, without its runs.
 fn read(campaign: &StoredCampaign) -> Vec<Ruling> {
     let mut rulings = Vec::new();
@@ -270,7 +363,10 @@ fn read(campaign: &StoredCampaign) -> Vec<Ruling> {
     let bytes = std::fs::read(&path).ok();
     let head =
         bytes.as_ref().map(|bytes| (bytes.as_slice(), schemas::report::HeadSource::Beside, path.as_path()));
-    let read = ledger::read(&campaign.path(), Access::InPlace, head, &mut rulings).expect("it can look");
+    let report = std::fs::read(campaign.report_path()).ok();
+    let report = report.as_ref().map(|bytes| (bytes.as_slice(), "the report"));
+    let read = ledger::read(&campaign.path(), Access::InPlace, head, report, &mut rulings);
+    let read = read.expect("it can look");
     assert!(read.is_some());
     rulings
 }
@@ -283,18 +379,19 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
     let frozen = |damage: Damage| {
         let campaign = StoredCampaign::freeze(small_preregistration());
         campaign.write();
+        save_report(&campaign, VALIDATOR);
         damage(&campaign);
         campaign
     };
     let honest = read(&frozen(|_| {}));
     let (results, verdict, _) = assemble::judge(&honest);
-    assert_eq!((honest.len(), verdict), (7, Verdict::Accepted));
+    assert_eq!((honest.len(), verdict), (8, Verdict::Accepted));
     let mut table = Vec::new();
     for result in results {
         assert!(result.status == RuleStatus::Passed && result.num_checked > 0, "{result:?}");
         table.push(format!("{}\tpasses\ta campaign that was frozen\n", result.code));
     }
-    let damages: [(&str, &str, Effect, Damage); 8] = [
+    let damages: [(&str, &str, Effect, Damage); 10] = [
         ("GC101", "another table", Effect::Tampered, |campaign| {
             campaign.tamper("campaign.db", "CREATE TABLE other (a INTEGER);");
         }),
@@ -326,6 +423,14 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
                 };
                 halves.det.preregistration = halves.det.preregistration.replace("0.95", "0.81");
             });
+        }),
+        ("GC126", "a report that the owner signed", Effect::Rejected, |campaign| {
+            save_report(campaign, OWNER);
+        }),
+        ("GC126", "a report that saw another head", Effect::Tampered, |campaign| {
+            let mut report = campaign.audit();
+            report.head.as_mut().expect("a head").root = "00".repeat(32);
+            save(campaign, &report, VALIDATOR);
         }),
     ];
     for (code, name, effect, damage) in damages {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::campaign::ClaimDimension;
 use schemas::campaign::RunPurpose::{Confirmation, Tuning};
-use schemas::campaign::report::{ClaimOutcome, ClaimResult};
+use schemas::campaign::report::{ClaimOutcome, ClaimResult, ValueBasis};
 use schemas::finding::{Finding, Severity};
 use schemas::report::{RuleStatus, Verdict};
 
@@ -153,8 +153,9 @@ fn every_rule_catches_what_it_is_for() {
         covered.insert(mutation.code);
         table.push(format!("{}\tfails\t{}\n", mutation.code, mutation.name));
     }
-    let all: Vec<&str> =
-        rules::catalogue().iter().map(|info| info.code).filter(|code| *code >= "GC108").collect();
+    // Those over the campaign's own ledger are tried on ledgers (`ledgers`).
+    let rulings = evaluate(&honest()).0;
+    let all: Vec<&str> = rulings.iter().map(|ruling| ruling.info.code).collect();
     let uncovered: Vec<&&str> = all.iter().filter(|code| !covered.contains(**code)).collect();
     assert!(uncovered.is_empty(), "rules without a campaign that they catch: {uncovered:?}");
     let idle: Vec<&&str> = all.iter().filter(|code| !passing.contains_key(**code)).collect();
@@ -162,6 +163,35 @@ fn every_rule_catches_what_it_is_for() {
     table.sort();
     table.dedup();
     check_table("campaigns.txt", &table.concat());
+}
+
+#[test]
+fn claims_say_on_whose_numbers_they_rest_and_quality_on_the_trainers_is_blocked() {
+    use ClaimOutcome::{Blocked, Supported};
+    let told = |campaign: &Campaign| -> Vec<(ClaimOutcome, Option<ValueBasis>)> {
+        evaluate(campaign).1.iter().map(|claim| (claim.outcome, claim.basis)).collect()
+    };
+    let (evaluator, trainer) = (Some(ValueBasis::Evaluator), Some(ValueBasis::Trainer));
+    // What a threshold cost is the trainer's record in any case.
+    let honest_claims = [(Supported, evaluator), (Supported, trainer), (Supported, evaluator)];
+    assert_eq!(told(&honest()), honest_claims);
+    // One run of the control, of which the first claim does not speak.
+    let mut campaign = honest();
+    campaign.run_mut(CONTROL, Confirmation, 1).is_by_evaluator = false;
+    assert_eq!(told(&campaign), [(Supported, evaluator), (Supported, trainer), (Blocked, trainer)]);
+    // Nothing is wrong with the record, and the warning names the run.
+    let (rulings, _) = evaluate(&campaign);
+    assert_eq!(assemble::judge(&rulings).1, Verdict::Accepted);
+    let found = assemble::findings(rulings);
+    let path = campaign.run_mut(CONTROL, Confirmation, 1).path().to_owned();
+    assert!(matches!(&found[..], [one] if one.code == "GC125" && one.actual == path), "{found:#?}");
+    // A run without a value is nobody's number, and blocks nothing.
+    let mut campaign = honest();
+    diverge(campaign.run_mut(BASELINE, Tuning, 1));
+    campaign.run_mut(BASELINE, Tuning, 1).is_by_evaluator = false;
+    assert_eq!(told(&campaign), honest_claims);
+    let claims = evaluate(&empty()).1;
+    assert!(claims.iter().all(|claim| claim.basis == Some(ValueBasis::None)), "{claims:#?}");
 }
 
 #[test]

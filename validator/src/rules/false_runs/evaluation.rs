@@ -15,33 +15,12 @@ use schemas::number::Float;
 use super::attempts::body;
 use super::{Mutation, changed, error, warning};
 use crate::evidence::ValNumbers;
-use crate::fixture::{Fixture, RunBuilder, honest_run};
+use crate::fixture::{Fixture, RunBuilder, evaluated, honest_run};
 
 /// A run with the evaluator's own numbers, close to the trainer's.
 pub(super) fn with_val_numbers(change: impl FnOnce(&mut Vec<QualificationValDet>)) -> Fixture {
     let mut fixture = honest_run();
-    let mut numbers = Vec::new();
-    let mut last = None;
-    for entry in &fixture.entries {
-        match &entry.body {
-            Body::Eval(h) => last = Some(h.det.clone()),
-            Body::CandidateAdmitted(h) => {
-                let eval = last.clone().expect("evaluated before it is admitted");
-                let total_nats = eval.total_nats.0 * 1.000_01;
-                numbers.push(QualificationValDet {
-                    metric: eval.metric,
-                    model: h.det.model,
-                    num_examples: eval.num_examples,
-                    num_tokens: eval.num_tokens,
-                    step: h.det.step,
-                    stream: eval.stream,
-                    total_nats: Float(total_nats),
-                    value: Float(crate::derive::metrics::value(eval.metric, total_nats, eval.num_tokens)),
-                });
-            }
-            _ => {}
-        }
-    }
+    let mut numbers = evaluated(&fixture.entries);
     change(&mut numbers);
     fixture.val_numbers = ValNumbers::Signed(numbers);
     fixture

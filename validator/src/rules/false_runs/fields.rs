@@ -25,8 +25,8 @@ use super::{attempts, changed, check_table, checkpoints, evaluation, faults, led
 use super::{retention, scaling, state_tree, stateful, statistical, warm_start, workers};
 use crate::derive::shares;
 use crate::fixture::{
-    Fixture, NONCE, RunBuilder, StoredRun, VALIDATOR, WITNESSES, asynchronous, blake3_of, contract_json,
-    external_loop, honest_run, name_witnesses, signing_key,
+    Fixture, NONCE, QUALIFIER, RunBuilder, StoredRun, VALIDATOR, WITNESSES, asynchronous, blake3_of,
+    contract_json, external_loop, honest_run, name_witnesses, signing_key,
 };
 
 /// A run by its name.
@@ -85,9 +85,6 @@ static BASES: &[Base] = &[
 
 /// The base whose report its validator saved beside it.
 const WITH_REPORT: &str = "a run with its saved report";
-
-/// The qualifier's key among the fixture's.
-const QUALIFIER: u8 = 2;
 
 /// A key that no role of the fixtures has, their witnesses included.
 const OTHER_KEY: u8 = 77;

@@ -6,12 +6,9 @@
 
 use std::fs;
 
-use schemas::body::QualificationValDet;
 use schemas::contract::{Contract, EvidenceProfile};
 use schemas::digest::Digest;
-use schemas::dsse::{
-    IN_TOTO_PAYLOAD_TYPE, IN_TOTO_STATEMENT_TYPE, REPORT_PAYLOAD_TYPE, Statement, VAL_PREDICATE_TYPE,
-};
+use schemas::dsse::REPORT_PAYLOAD_TYPE;
 use schemas::entry::Extension;
 use schemas::finding::Severity;
 use schemas::report::{Report, RuleStatus, Verdict};
@@ -22,10 +19,9 @@ use crate::coverage::FIRST_OF_RUNS;
 use crate::evidence::ValNumbers;
 use crate::fixture::{
     Fixture, RunBuilder, StoredRun, VALIDATOR, WITNESSES, cosigned, external_loop, honest_run, json,
-    name_witnesses, signed_envelope, signing_key, witness_name,
+    name_witnesses, signed_envelope, signing_key, val_envelope, witness_name,
 };
 use crate::rules::catalogue;
-use crate::val_numbers::ValPredicate;
 use crate::{AuditRequest, audit};
 
 /// A ledger and the rule that fails it.
@@ -89,19 +85,7 @@ fn with_numbers(role: u8) -> Report {
 /// The file of a fixture's val numbers, where it has some, signed by some role.
 pub(super) fn val_numbers(fixture: &Fixture, role: u8) -> Option<Vec<u8>> {
     let ValNumbers::Signed(results) = &fixture.val_numbers else { return None };
-    let statement = statement(fixture, results.clone());
-    Some(signed_envelope(IN_TOTO_PAYLOAD_TYPE, &json(&statement), role))
-}
-
-fn statement(fixture: &Fixture, results: Vec<QualificationValDet>) -> Statement<ValPredicate> {
-    let predicate =
-        ValPredicate { contract: fixture.frozen.digest, results, run: fixture.frozen.run.clone() };
-    Statement {
-        predicate,
-        predicate_type: VAL_PREDICATE_TYPE.to_owned(),
-        statement_type: IN_TOTO_STATEMENT_TYPE.to_owned(),
-        subject: Vec::new(),
-    }
+    Some(val_envelope(fixture, results.clone(), role))
 }
 
 /// A saved report beside its ledger, signed by some role.
