@@ -154,7 +154,7 @@ impl<'a> Submission<'a> {
         let is_last = self.run_end.is_some_and(|end| head.size > end);
         let path = cosigned_file::path_for(self.ledger);
         // A witness that cannot be asked leaves no file behind.
-        let newest = CosignedFile::newest_at(&path, &self.witness)?;
+        let newest = CosignedFile::newest_at(&path, &head.origin, &self.witness)?;
         if newest == Some((head.size, head.root)) {
             return Ok(Submitted { head, is_known: true, is_last, time_s: None });
         }
@@ -197,7 +197,7 @@ impl<'a> Submission<'a> {
             match cosignature::verify(&read, &self.witness) {
                 Ok(None) => {}
                 Ok(Some(time_s)) => {
-                    CosignedFile::open(path)?.append(&cosigned)?;
+                    CosignedFile::open(path, &parsed.head.origin)?.append(&cosigned)?;
                     return Ok(time_s);
                 }
                 Err(error) => return Err(missing(Some(error))),

@@ -94,11 +94,23 @@ pub fn check_preregistration(
     request: &PreregistrationRequest,
 ) -> Result<CheckedPreregistration, PreregistrationError> {
     let path = &request.preregistration;
-    let mut problems = Problems::new(path);
     let bytes =
         read_contract(path).map_err(|source| PreregistrationError::Read { path: path.clone(), source })?;
+    check_preregistration_text(request, &bytes)
+}
+
+/// The same of text that was read; the request's file is named in problems alone.
+///
+/// # Errors
+/// [`PreregistrationError::Refused`], with everything that is wrong.
+pub fn check_preregistration_text(
+    request: &PreregistrationRequest,
+    bytes: &[u8],
+) -> Result<CheckedPreregistration, PreregistrationError> {
+    let path = &request.preregistration;
+    let mut problems = Problems::new(path);
     let today = request.today.clone().unwrap_or_else(|| date::day_of(SystemTime::now()));
-    let checked = document::parse(&bytes, ParseOptions::without_comments(), &mut problems)
+    let checked = document::parse(bytes, ParseOptions::without_comments(), &mut problems)
         .and_then(|value| fill_keys(value, request.keys_when_null.as_ref(), &mut problems))
         .and_then(|value| document::typed::<Preregistration>(value, "preregistration", &mut problems))
         .and_then(|preregistration| check_content(preregistration, &today, &mut problems));
