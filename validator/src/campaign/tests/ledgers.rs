@@ -287,7 +287,7 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
     };
     let honest = read(&frozen(|_| {}));
     assert_eq!((honest.len(), assemble::judge(&honest).1), (7, Verdict::Accepted));
-    let damages: [(&str, Effect, Damage); 8] = [
+    let damages: [(&str, Effect, Damage); 9] = [
         ("GC101", Effect::Tampered, |campaign| {
             campaign.tamper("campaign.db", "CREATE TABLE other (a INTEGER);");
         }),
@@ -314,6 +314,16 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
                     panic!("the freeze")
                 };
                 halves.det.preregistration = halves.det.preregistration.replace("0.95", "0.81");
+            });
+        }),
+        // A field that may be null, left out: a second form of one preregistration.
+        ("GC107", Effect::Rejected, |campaign| {
+            rewritten(campaign, |campaign| {
+                let Body::CampaignFrozen(halves) = &mut campaign.entries[0].body else {
+                    panic!("the freeze")
+                };
+                let text = &mut halves.det.preregistration;
+                *text = text.replacen(",\"unequal_because\":null", "", 1);
             });
         }),
     ];
