@@ -17,7 +17,7 @@ impl Seed {
 }
 
 /// Where bolero's tools look for the corpus of a target of this name.
-fn folder(target: &str) -> PathBuf {
+pub(crate) fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/__fuzz__").join(target).join("corpus")
 }
 

@@ -1,5 +1,6 @@
 //! What every target does with its property: the corpus, edits of it from fixed
-//! seeds, and, where `FUZZ_SECONDS` says so, edits from new ones.
+//! seeds, and, where `FUZZ_SECONDS` says so, edits from new ones. Inputs that are
+//! chosen by what they reach are the business of `guided`.
 
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use system_tests::random::Random;
 
 use super::corpus::{self, Seed};
 use super::edit::{Edits, edited};
-use super::memory;
+use super::{guided, memory};
 
 /// Edits that an ordinary test makes: a few seconds.
 const NUM_EDITS: u64 = 5_000;
@@ -31,6 +32,9 @@ pub(crate) fn target(name: &str, property: impl Fn(&[u8]) -> bool + RefUnwindSaf
 #[track_caller]
 pub(crate) fn with_seeds(name: &str, seeds: &[Seed], property: impl Fn(&[u8]) -> bool + RefUnwindSafe) {
     let _alone = memory::alone();
+    if let Some(asked) = guided::asked() {
+        return asked.explore(name, seeds, property);
+    }
     assert!(seeds.iter().any(Seed::is_accepted), "{name}: the corpus has something to edit");
     for seed in seeds {
         let is_accepted = tried(name, &seed.bytes, &property);

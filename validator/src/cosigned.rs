@@ -21,7 +21,7 @@ use crate::contract::ContractRead;
 use crate::cosignature::Cosigner;
 use crate::error::AuditError;
 use crate::heads::{MAX_HEAD_FILE_BYTES, Signers};
-use crate::note::Note;
+use crate::note::{MAX_NOTE_BYTES, Note, NoteError};
 use crate::roots::{RootAt, Roots};
 use crate::rule::{At, Outcome, Sink};
 use crate::rules::{gl014_witness_quorum, gl015_witnessed_before_training, gl016_witness_times};
@@ -141,32 +141,24 @@ impl Cosignatures {
     }
 
     fn read_notes(&mut self, bytes: &[u8], path: &Path) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let place = format!("{}, byte {}", path.display(), bytes.len() - rest.len());
-            match Note::parse_prefix(rest) {
-                // A last line without its end may be the beginning of a longer one.
-                Ok((note, [])) if rest.ends_with(b"\n") => return self.take(&note, At::place(&place)),
-                Ok((note, [b'\n', after @ ..])) => {
-                    self.take(&note, At::place(&place));
-                    rest = after;
-                }
-                _ if self.origin.as_ref().is_some_and(|own| is_torn(rest, &own.origin)) => {
-                    let at = At::place(&place);
-                    let message =
-                        "the file of cosigned heads ends within an append, as a power cut leaves it";
-                    let expected = "a whole note, followed by one empty line";
-                    return self.sink.incomplete(at, message, expected, format!("{} bytes", rest.len()));
-                }
-                Ok(_) => return self.malformed(&place, &"no empty line after a note"),
-                Err(error) => return self.malformed(&place, &error),
-            }
-        }
-    }
-
-    fn malformed(&mut self, place: &str, what: &dyn std::fmt::Display) {
+        let origin = self.origin.as_ref().map(|own| own.origin.clone());
+        let place = |offset: usize| At::place(format!("{}, byte {offset}", path.display()));
+        let end = each_note(bytes, origin.as_deref(), &mut |offset, note| self.take(&note, place(offset)));
         let message = "the file of cosigned heads is not a sequence of notes";
-        self.sink.tampered(At::place(place), message, "signed notes, each followed by one empty line", what);
+        let expected = "signed notes, each followed by one empty line";
+        match end {
+            End::Whole => {}
+            End::Torn { offset } => {
+                let message = "the file of cosigned heads ends within an append, as a power cut leaves it";
+                let expected = "a whole note, followed by one empty line";
+                let actual = format!("{} bytes", bytes.len() - offset);
+                self.sink.incomplete(place(offset), message, expected, actual);
+            }
+            End::NoEmptyLine { offset } => {
+                self.sink.tampered(place(offset), message, expected, "no empty line after a note");
+            }
+            End::NoNote { offset, error } => self.sink.tampered(place(offset), message, expected, error),
+        }
     }
 
     /// Verifies a note: whose ledger, the log's signature, the witnesses'.
@@ -311,6 +303,43 @@ impl Cosignatures {
     }
 }
 
+/// How a file of cosigned heads ends, with the offset of what is no note.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Behind a note.
+    Whole,
+    /// Within an append.
+    Torn { offset: usize },
+    /// Something follows a note.
+    NoEmptyLine { offset: usize },
+    /// What is there is neither a note nor the beginning of one.
+    NoNote { offset: usize, error: NoteError },
+}
+
+/// Shows every note of a file of cosigned heads with its offset, up to where the file
+/// is no sequence of notes any more. `origin`: of the ledger, whose append may be torn.
+pub(crate) fn each_note(bytes: &[u8], origin: Option<&str>, take: &mut dyn FnMut(usize, Note)) -> End {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let offset = bytes.len() - rest.len();
+        match Note::parse_prefix(rest) {
+            // A note without its empty line may be all of an append but its last byte.
+            Ok((note, [])) => {
+                take(offset, note);
+                return End::Whole;
+            }
+            Ok((note, [b'\n', after @ ..])) => {
+                take(offset, note);
+                rest = after;
+            }
+            _ if origin.is_some_and(|origin| is_torn(rest, origin)) => return End::Torn { offset },
+            Ok(_) => return End::NoEmptyLine { offset },
+            Err(error) => return End::NoNote { offset, error },
+        }
+    }
+    End::Whole
+}
+
 /// Whether bytes that are no note can be what a power cut leaves of an append: the
 /// beginning of a note of this ledger, which has no end yet. One that is whole and
 /// damaged has one.
@@ -318,10 +347,10 @@ fn is_torn(rest: &[u8], origin: &str) -> bool {
     let start = format!("{origin}\n");
     let is_beginning = rest.starts_with(start.as_bytes()) || start.as_bytes().starts_with(rest);
     let mut lines = rest.split(|byte| *byte == b'\n');
-    let signatures = lines.by_ref().skip_while(|line| !line.starts_with("\u{2014} ".as_bytes()));
+    let signatures = lines.by_ref().skip_while(|line| !line.starts_with("\u{2014}".as_bytes()));
     // A note ends with an empty line behind its signatures, and nothing follows.
     let has_end = signatures.skip_while(|line| !line.is_empty()).nth(1).is_some();
-    is_beginning && !has_end
+    rest.len() <= MAX_NOTE_BYTES && is_beginning && !has_end
 }
 
 /// Why there is nothing to judge.

@@ -220,13 +220,21 @@ impl Evidence {
         if actual != digest {
             return Err(format!("{path} has digest {actual}, its entry says {digest}"));
         }
-        canonical::check_entry_json(&bytes).map_err(|problem| format!("{path}: {problem}"))?;
-        let manifest: CheckpointManifest =
-            serde_json::from_slice(&bytes).map_err(|error| format!("{path}: {error}"))?;
-        match form::first_difference(&manifest, &bytes) {
-            Some(offset) => Err(format!("{path}, byte {offset}: a field is left out or has another form")),
-            None => Ok((manifest, bytes.len())),
-        }
+        let manifest = parse_manifest(&bytes).map_err(|reason| format!("{path}: {reason}"))?;
+        Ok((manifest, bytes.len()))
+    }
+}
+
+/// The manifest of a checkpoint in its one form.
+///
+/// # Errors
+/// In words, when the bytes are another form of one, or none.
+pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<CheckpointManifest, String> {
+    canonical::check_entry_json(bytes).map_err(|problem| problem.to_string())?;
+    let manifest: CheckpointManifest = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    match form::first_difference(&manifest, bytes) {
+        Some(offset) => Err(format!("byte {offset}: a field is left out or has another form")),
+        None => Ok(manifest),
     }
 }
 

@@ -12,7 +12,10 @@
 use std::io;
 
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::ser::{Formatter, Serializer};
+
+use crate::canonical::MAX_DEPTH;
 
 /// Stands for a float; it occurs in no UTF-8 text.
 const FLOAT: u8 = 0xff;
@@ -23,6 +26,43 @@ pub(crate) fn first_difference<T: Serialize>(value: &T, bytes: &[u8]) -> Option<
     let mut compare = Compare { expected: bytes, at: 0 };
     let written = value.serialize(&mut Serializer::with_formatter(&mut compare, FloatMarks));
     (written.is_err() || compare.at != bytes.len()).then_some(compare.at)
+}
+
+/// The same of a document in contract JSON that `canonical::check_contract_json`
+/// has accepted: a pointer to the first place that is other than what was read from
+/// it, if any. RFC 8785 sorts members and writes whole floats as integers, so the
+/// values are compared and not the bytes; there are few such documents.
+pub(crate) fn first_other_place<T: Serialize>(value: &T, text: &[u8]) -> Option<String> {
+    let stored: Option<Value> = serde_json::from_slice(text).ok();
+    match (stored, serde_json::to_value(value).ok()) {
+        (Some(stored), Some(written)) => other_place(&stored, &written, 0),
+        _ => Some(String::new()),
+    }
+}
+
+/// `depth` cannot pass the scanner's own bound, which keeps the stack small.
+fn other_place(stored: &Value, written: &Value, depth: u32) -> Option<String> {
+    let below = |name: &str, stored: &Value, written: &Value| {
+        let place = other_place(stored, written, depth + 1)?;
+        Some(format!("/{}{place}", name.replace('~', "~0").replace('/', "~1")))
+    };
+    match (stored, written) {
+        _ if depth > MAX_DEPTH => Some(String::new()),
+        (Value::Object(stored), Value::Object(written)) => {
+            let strange = stored.keys().find(|name| !written.contains_key(*name));
+            let missing = written.keys().find(|name| !stored.contains_key(*name));
+            if let Some(name) = strange.or(missing) {
+                return below(name, &Value::Null, &Value::Bool(true));
+            }
+            stored.iter().find_map(|(name, value)| below(name, value, written.get(name)?))
+        }
+        (Value::Array(stored), Value::Array(written)) if stored.len() == written.len() => {
+            let mut pairs = stored.iter().zip(written).enumerate();
+            pairs.find_map(|(index, (stored, written))| below(&index.to_string(), stored, written))
+        }
+        (Value::Number(stored), Value::Number(written)) if stored.as_f64() == written.as_f64() => None,
+        _ => (stored != written).then(String::new),
+    }
 }
 
 struct FloatMarks;
@@ -80,7 +120,7 @@ mod tests {
     use schemas::entry::Entry;
 
     use super::*;
-    use crate::canonical::check_entry_json;
+    use crate::canonical::{check_contract_json, check_entry_json};
     use crate::fixture::{honest_run, json};
 
     #[test]
@@ -112,5 +152,27 @@ mod tests {
         let longer = format!("{text} ");
         let read = Entry::from_slice(longer.as_bytes()).expect("serde_json allows white space");
         assert_eq!(first_difference(&read, longer.as_bytes()), Some(text.len()));
+    }
+
+    #[test]
+    fn a_second_form_of_a_preregistration_is_seen() {
+        use schemas::campaign::Preregistration;
+        let text = include_str!("../../schemas/golden/preregistration.canonical.json");
+        let place = |text: &str| {
+            check_contract_json(text.as_bytes()).expect("the scanner cannot tell");
+            let read: Preregistration = serde_json::from_str(text).expect("serde cannot tell");
+            first_other_place(&read, text.as_bytes())
+        };
+        assert_eq!(place(text), None);
+        for (one, other, expected) in [
+            (r#"{"card":null,"#, "{", "/arms/0/card"),
+            (r#"{"against":"adamw","arm":"adam"}"#, r#"["adamw","adam"]"#, "/claims/0/arms/0"),
+            (r#""axis":"width""#, r#""axis":{"width":null}"#, "/axes/0/axis"),
+        ] {
+            assert_eq!(text.matches(one).count(), 1, "{one}");
+            assert_eq!(place(&text.replacen(one, other, 1)).as_deref(), Some(expected));
+        }
+        // A whole float is an integer there.
+        assert_eq!(place(&text.replacen("\"threshold\":2.5", "\"threshold\":2", 1)), None);
     }
 }

@@ -14,6 +14,7 @@ use schemas::policy_card::PolicyCard;
 use sha2::{Digest as _, Sha256};
 
 use crate::canonical::check_contract_json;
+use crate::form;
 
 /// A bound document, or why it cannot be used.
 pub type Bound<T> = Result<T, String>;
@@ -56,13 +57,17 @@ impl FrozenPreregistration {
     /// Reads a preregistration from its canonical bytes.
     ///
     /// # Errors
-    /// In words, when the bytes are not canonical or not a preregistration.
+    /// In words, when the bytes are not canonical, or not a preregistration in the
+    /// one form of it.
     pub fn parse(canonical: Vec<u8>) -> Bound<Self> {
         check_contract_json(&canonical).map_err(|problem| format!("not canonical (RFC 8785): {problem}"))?;
         let document: Preregistration =
             serde_json::from_slice(&canonical).map_err(|error| error.to_string())?;
         if document.format != schemas::PREREGISTRATION_FORMAT {
             return Err(format!("its format is {:?}", document.format));
+        }
+        if let Some(place) = form::first_other_place(&document, &canonical) {
+            return Err(format!("{place}: a field is left out or has another form"));
         }
         let digest = Digest::sha256(Sha256::digest(&canonical).into());
         Ok(Self { canonical, digest, document })

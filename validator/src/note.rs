@@ -18,7 +18,7 @@ const ED25519_TYPE: u8 = 0x01;
 const MAX_SIGNATURES: usize = 16;
 
 /// Longest note that is read, in bytes; one with all its lines is far below.
-const MAX_NOTE_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_NOTE_BYTES: usize = 64 * 1024;
 
 /// One signature line.
 #[derive(Debug, Clone, PartialEq, Eq)]

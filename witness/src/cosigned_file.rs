@@ -4,7 +4,7 @@
 //!
 //! Each note holds the log's own signature and one witness's. A writer locks the
 //! file while it reads and appends, so that several witnesses can be asked at
-//! once.
+//! once. What an audit would call tampered with is neither cut off nor appended to.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -80,12 +80,13 @@ pub struct CosignedFile {
 }
 
 impl CosignedFile {
-    /// Opens or makes the file, waits until no other writer has it, and reads it.
-    /// The torn end of an append that a power cut ended is cut off.
+    /// Opens or makes the file of the ledger of this origin, waits until no other
+    /// writer has it, and reads it. The torn end of an append that a power cut ended
+    /// is cut off.
     ///
     /// # Errors
     /// When it cannot be accessed, or holds something else.
-    pub fn open(path: &Path) -> Result<Self, CosignedFileError> {
+    pub fn open(path: &Path, origin: &str) -> Result<Self, CosignedFileError> {
         let io = |source: std::io::Error| CosignedFileError::Io { path: path.to_owned(), source };
         let content = |what: String| CosignedFileError::Content { path: path.to_owned(), what };
         let is_new = !path.exists();
@@ -101,18 +102,8 @@ impl CosignedFile {
         if bytes.len() as u64 > MAX_FILE_BYTES {
             return Err(content("it is larger than 64 MiB".to_owned()));
         }
-        let whole = complete_bytes(&bytes);
-        let text = std::str::from_utf8(&bytes[..whole]).map_err(|error| content(error.to_string()))?;
-        let texts = split_notes(text);
-        if texts.iter().map(|note| note.len() + 1).sum::<usize>() != whole {
-            return Err(content("a note is not followed by one empty line".to_owned()));
-        }
-        let notes = texts.iter().map(|text| note::parse(text)).collect::<Result<Vec<_>, _>>();
-        let notes = notes.map_err(|error| content(error.to_string()))?;
+        let (notes, whole) = parse(&bytes, origin).map_err(content)?;
         if whole < bytes.len() {
-            if !is_torn(&bytes[whole..]) {
-                return Err(content("what follows its last note is no part of another one".to_owned()));
-            }
             file.set_len(whole as u64).map_err(io)?;
             file.sync_all().map_err(io)?;
         }
@@ -125,10 +116,10 @@ impl CosignedFile {
     /// As for [`CosignedFile::open`].
     pub fn newest_at(
         path: &Path,
-        witness: &VerifierKey,
         origin: &str,
+        witness: &VerifierKey,
     ) -> Result<Option<(u64, [u8; 32])>, CosignedFileError> {
-        if path.exists() { Ok(Self::open(path)?.newest_of(witness, origin)) } else { Ok(None) }
+        if path.exists() { Ok(Self::open(path, origin)?.newest_of(witness)) } else { Ok(None) }
     }
 
     /// Every note, oldest first; none of them verified.
@@ -137,12 +128,11 @@ impl CosignedFile {
         &self.notes
     }
 
-    /// The largest size of a log that a witness cosigned, with its root. Lines that
-    /// do not hold are passed over: an audit says what is wrong with them.
+    /// The largest size that a witness cosigned, with its root. Lines that do
+    /// not hold are passed over: an audit says what is wrong with them.
     #[must_use]
-    pub fn newest_of(&self, witness: &VerifierKey, origin: &str) -> Option<(u64, [u8; 32])> {
-        let of_log = self.notes.iter().filter(|note| note.head.origin == origin);
-        let held = of_log.filter(|note| matches!(cosignature::verify(note, witness), Ok(Some(_))));
+    pub fn newest_of(&self, witness: &VerifierKey) -> Option<(u64, [u8; 32])> {
+        let held = self.notes.iter().filter(|note| matches!(cosignature::verify(note, witness), Ok(Some(_))));
         held.map(|note| (note.head.size, note.head.root)).max_by_key(|(size, _)| *size)
     }
 
@@ -161,11 +151,41 @@ impl CosignedFile {
     }
 }
 
-/// Whether bytes can be the beginning of a ledger's note. Anything else was never
-/// written here, and is not removed.
-fn is_torn(rest: &[u8]) -> bool {
-    const START: &[u8] = b"governed-ledger/";
-    rest.len() <= note::MAX_NOTE_BYTES && (rest.starts_with(START) || START.starts_with(rest))
+/// The notes of the file of the ledger of this origin, none of them verified, and the
+/// length up to the end of the last one. What follows may be cut off: it is the
+/// beginning of another note.
+///
+/// # Errors
+/// In words, when the file holds something else.
+pub fn parse(bytes: &[u8], origin: &str) -> Result<(Vec<ParsedNote>, usize), String> {
+    let whole = complete_bytes(bytes);
+    let (complete, rest) = bytes.split_at(whole);
+    let text = std::str::from_utf8(complete).map_err(|error| error.to_string())?;
+    let texts = split_notes(text);
+    if texts.iter().map(|note| note.len() + 1).sum::<usize>() != whole {
+        return Err("a note is not followed by one empty line".to_owned());
+    }
+    let notes = texts.iter().map(|text| note::parse(text)).collect::<Result<Vec<_>, _>>();
+    let notes = notes.map_err(|error| error.to_string())?;
+    if let Some(note) = notes.iter().find(|note| note.head.origin != origin) {
+        return Err(format!("it holds a head of {}, and the ledger is {origin}", note.head.origin));
+    }
+    if !rest.is_empty() && !is_torn(rest, origin) {
+        return Err("what follows its last note is no part of another one".to_owned());
+    }
+    Ok((notes, whole))
+}
+
+/// Whether bytes can be the beginning of an append to the file of this ledger.
+/// Anything else was never written here, and is not removed.
+fn is_torn(rest: &[u8], origin: &str) -> bool {
+    let start = format!("{origin}\n");
+    let is_beginning = rest.starts_with(start.as_bytes()) || start.as_bytes().starts_with(rest);
+    // Behind its signatures an append has one empty line, and ends.
+    let position = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).position(|window| window == what);
+    let signatures = position(rest, "\n\u{2014}".as_bytes()).and_then(|at| rest.get(at + 1..));
+    let has_end = signatures.is_some_and(|signatures| position(signatures, b"\n\n").is_some());
+    rest.len() <= note::MAX_NOTE_BYTES && is_beginning && !has_end
 }
 
 /// Length up to the end of the last note that is followed by an empty line.
@@ -189,12 +209,14 @@ mod tests {
     use ledger::note::TreeHead;
     use schemas::digest::Digest;
 
+    const ORIGIN: &str = "governed-ledger/run/a-b";
+
     fn key(seed: u8) -> KeyPair {
         KeyPair::from_seed(Role::Witness, &[seed; 32], Digest::sha256([0; 32]))
     }
 
     fn note(size: u64, witness: u8) -> String {
-        let head = TreeHead { origin: "governed-ledger/run/a-b".to_owned(), size, root: [3; 32] };
+        let head = TreeHead { origin: ORIGIN.to_owned(), size, root: [3; 32] };
         let parsed = note::parse(&head.sign(&key(1))).expect("a note");
         let line = cosignature::sign(&parsed.text, "w", &key(witness), 77);
         with_cosignature(&parsed, &key(1).public_hex(), &line)
@@ -204,7 +226,7 @@ mod tests {
     fn notes_are_appended_and_a_torn_end_is_cut_off() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run.db.cosigned");
-        let mut file = CosignedFile::open(&path).expect("a new file");
+        let mut file = CosignedFile::open(&path, ORIGIN).expect("a new file");
         assert!(file.notes().is_empty());
         for size in [1, 4] {
             file.append(&note(size, 2)).expect("appended");
@@ -215,20 +237,21 @@ mod tests {
         for length in 0..torn.len() {
             let bytes = [&complete[..], &torn.as_bytes()[..length]].concat();
             std::fs::write(&path, bytes).expect("written");
-            let file = CosignedFile::open(&path).expect("the torn end is cut off");
+            let file = CosignedFile::open(&path, ORIGIN).expect("the torn end is cut off");
             assert_eq!(file.notes().len(), 2, "cut at {length}");
             assert_eq!(std::fs::read(&path).expect("readable"), complete, "cut at {length}");
         }
-        let file = CosignedFile::open(&path).expect("readable");
+        let file = CosignedFile::open(&path, ORIGIN).expect("readable");
         let witness = |seed| VerifierKey {
             kind: SignatureKind::Witness,
             name: "w".to_owned(),
             public: key(seed).public_bytes(),
         };
-        let origin = "governed-ledger/run/a-b";
-        assert_eq!(file.newest_of(&witness(2), origin), Some((4, [3; 32])));
-        assert_eq!(file.newest_of(&witness(5), origin), None);
-        assert_eq!(file.newest_of(&witness(2), "governed-ledger/run/a-c"), None, "of another run");
+        assert_eq!(file.newest_of(&witness(2)), Some((4, [3; 32])));
+        assert_eq!(file.newest_of(&witness(5)), None);
+        drop(file);
+        let other = CosignedFile::open(&path, "governed-ledger/run/a-c");
+        assert!(matches!(other, Err(CosignedFileError::Content { .. })), "of another run");
     }
 
     #[test]
@@ -240,9 +263,14 @@ mod tests {
             format!("{}\n\n", note(1, 2)),
             format!("x\n{}\n", note(1, 2)),
             "\n\n\u{2014} x\n\n".to_owned(),
+            // Of another ledger; and what is damaged, and no part of a note.
+            note(1, 2).replace("a-b", "a-c") + "\n",
+            "governed-ledger/run/a-c\n".to_owned(),
+            format!("{}x\n\n", note(1, 2)),
+            format!("{ORIGIN}\n4\n\n\u{2014}x\ny\n\n"),
         ] {
             std::fs::write(&path, text).expect("written");
-            assert!(matches!(CosignedFile::open(&path), Err(CosignedFileError::Content { .. })));
+            assert!(matches!(CosignedFile::open(&path, ORIGIN), Err(CosignedFileError::Content { .. })));
         }
     }
 

@@ -177,7 +177,7 @@ impl<'a> Submission<'a> {
         let is_last = self.run_end.is_some_and(|end| head.size > end);
         let path = cosigned_file::path_for(self.ledger);
         // A witness that cannot be asked leaves no file behind.
-        let newest = CosignedFile::newest_at(&path, &self.witness, &head.origin)?;
+        let newest = CosignedFile::newest_at(&path, &head.origin, &self.witness)?;
         if newest == Some((head.size, head.root)) {
             return Ok(Submitted { head, is_known: true, is_last, not_here: None, time_s: None });
         }
@@ -189,7 +189,7 @@ impl<'a> Submission<'a> {
             match self.client.add_checkpoint(old_size, &proof, &note)? {
                 Reply::Cosigned(lines) => {
                     // Another submission may have kept that head meanwhile.
-                    let held = CosignedFile::newest_at(&path, &self.witness, &head.origin)?;
+                    let held = CosignedFile::newest_at(&path, &head.origin, &self.witness)?;
                     let not_here = told.filter(|told| held.is_none_or(|(held, _)| held < *told));
                     let time_s = self.keep(&note, &public, &lines, &path)?;
                     return Ok(Submitted { head, is_known: false, is_last, not_here, time_s: Some(time_s) });
@@ -240,7 +240,7 @@ impl<'a> Submission<'a> {
             match cosignature::verify(&read, &self.witness) {
                 Ok(None) => {}
                 Ok(Some(time_s)) => {
-                    CosignedFile::open(path)?.append(&cosigned)?;
+                    CosignedFile::open(path, &parsed.head.origin)?.append(&cosigned)?;
                     return Ok(time_s);
                 }
                 Err(error) => return Err(missing(Some(error))),

@@ -81,6 +81,15 @@ fn read(
     );
     let digest = encode_hex(&Sha256::digest(stored));
     let read = document::typed::<Preregistration>(value, "preregistration", &mut collector);
+    let written = read.as_ref().and_then(|read| serde_json::to_value(read).ok());
+    let is_whole =
+        written.is_none_or(|written| canonical::contract_json(&written).is_ok_and(|own| own == stored));
+    collector.require(
+        is_whole || canonical != stored,
+        "",
+        "leaves a field out, or has it in another form",
+        "bind the file that `ledger campaign freeze` wrote beside the campaign's ledger",
+    );
     problems.extend(collector);
     Some((read?, digest))
 }

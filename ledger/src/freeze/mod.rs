@@ -51,7 +51,7 @@ pub use model::parameter_manifest;
 pub(crate) use preregistration::refuse_owner;
 pub use preregistration::{
     CAMPAIGN_RULESET_EDITION, CheckedPreregistration, MIN_SEEDS, PreregistrationError,
-    PreregistrationRequest, check_preregistration,
+    PreregistrationRequest, check_preregistration, check_preregistration_text,
 };
 pub use problem::FreezeProblem;
 

@@ -22,6 +22,7 @@ use crate::dsse::verify_detached;
 use crate::ed25519::{PublicKey, key_id};
 use crate::error::AuditError;
 use crate::evidence::VerifiedHead;
+use crate::form;
 use crate::heads::{HeadSinks, HeadWatch, Signers};
 use crate::reading::EntryReader;
 use crate::roots::Roots;
@@ -225,10 +226,6 @@ impl<'a> Pass<'a> {
 /// Reads the preregistration out of entry 0. What can be read is used even where
 /// a check fails.
 fn preregistration(first: &[u8], sink: &mut Sink) -> Option<Frozen> {
-    let wrong = |sink: &mut Sink, pointer: &str, message: &str, actual: &dyn std::fmt::Display| {
-        let expected = "campaign.frozen with a preregistration of this version";
-        sink.rejected(At::entry(0, pointer), message, expected, actual);
-    };
     let entry = match Entry::from_slice(first) {
         Ok(entry) => entry,
         Err(error) => {
@@ -243,20 +240,7 @@ fn preregistration(first: &[u8], sink: &mut Sink) -> Option<Frozen> {
     };
     let det = halves.det;
     let text = det.preregistration.as_bytes();
-    if let Err(problem) = check_contract_json(text) {
-        let at = At::entry(0, format!("{TEXT}, byte {}", problem.offset));
-        sink.rejected(at, "the preregistration's bytes are not canonical", "RFC 8785", problem.what);
-    }
-    let prereg: Preregistration = match serde_json::from_slice(text) {
-        Ok(prereg) => prereg,
-        Err(error) => {
-            wrong(sink, TEXT, "the preregistration does not have its shape", &error);
-            return None;
-        }
-    };
-    if prereg.format != schemas::PREREGISTRATION_FORMAT {
-        wrong(sink, &format!("{TEXT}#/format"), "the preregistration has another format", &prereg.format);
-    }
+    let prereg = document(text, sink)?;
     let digest = Digest::sha256(Sha256::digest(text).into());
     if det.digest != digest {
         let message = "the preregistration's digest is not that of its bytes";
@@ -281,6 +265,39 @@ fn preregistration(first: &[u8], sink: &mut Sink) -> Option<Frozen> {
         validator: PublicKey::from_hex(&prereg.keys.validator.public).ok(),
         prereg,
     })
+}
+
+fn wrong(sink: &mut Sink, pointer: &str, message: &str, actual: &dyn std::fmt::Display) {
+    let expected = "campaign.frozen with a preregistration of this version";
+    sink.rejected(At::entry(0, pointer), message, expected, actual);
+}
+
+/// Reads the text of a preregistration.
+pub(crate) fn document(text: &[u8], sink: &mut Sink) -> Option<Preregistration> {
+    let is_canonical = check_contract_json(text);
+    if let Err(problem) = is_canonical {
+        let at = At::entry(0, format!("{TEXT}, byte {}", problem.offset));
+        sink.rejected(at, "the preregistration's bytes are not canonical", "RFC 8785", problem.what);
+    }
+    let prereg: Preregistration = match serde_json::from_slice(text) {
+        Ok(prereg) => prereg,
+        Err(error) => {
+            wrong(sink, TEXT, "the preregistration does not have its shape", &error);
+            return None;
+        }
+    };
+    if prereg.format != schemas::PREREGISTRATION_FORMAT {
+        wrong(sink, &format!("{TEXT}#/format"), "the preregistration has another format", &prereg.format);
+    }
+    // Of bytes that are not canonical, that is said already.
+    if is_canonical.is_ok()
+        && let Some(place) = form::first_other_place(&prereg, text)
+    {
+        let message = "the preregistration leaves a field out, or has it in another form";
+        let expected = "every field, in the one form that a freeze writes";
+        sink.rejected(At::entry(0, format!("{TEXT}#{place}")), message, expected, &place);
+    }
+    Some(prereg)
 }
 
 fn check_signature(prereg: &Preregistration, det: &CampaignFrozenDet, sink: &mut Sink) -> Option<PublicKey> {

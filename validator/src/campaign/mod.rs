@@ -23,8 +23,13 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
+use schemas::campaign::Preregistration;
 use schemas::campaign::report::{CAMPAIGN_REPORT_FORMAT, CampaignReport};
+use schemas::digest::Digest;
+use schemas::finding::Finding;
+use schemas::ids::RunId;
 use schemas::report::HeadSource;
+use sha2::{Digest as _, Sha256};
 
 pub use render::{sarif, text};
 pub use rules::{EDITION, catalogue, find};
@@ -33,6 +38,7 @@ use crate::assemble;
 use crate::audit::Progress;
 use crate::error::AuditError;
 use crate::heads::MAX_HEAD_FILE_BYTES;
+use crate::rule::Sink;
 use crate::said::{read_limited, read_optional};
 use crate::store::{Access, beside};
 use view::Campaign;
@@ -65,6 +71,29 @@ pub fn audit(
         }
     }
     Err(AuditError::Busy { path: request.ledger.clone() })
+}
+
+/// For fuzz tests alone: the text of a preregistration as an audit reads it, what
+/// it says, and what `GC107` and `GC108` find in it.
+pub(crate) fn look_at_text(text: &[u8]) -> (Option<Preregistration>, Vec<Finding>) {
+    let mut sink = Sink::new(&rules::gc107_preregistration_frozen::INFO);
+    let document = ledger::document(text, &mut sink);
+    let mut findings = sink.into_findings();
+    if let Some(document) = document.as_ref().filter(|_| findings.is_empty()) {
+        let digest = Digest::sha256(Sha256::digest(text).into());
+        findings = rules::content_findings(&Campaign {
+            prereg: document.clone(),
+            digest,
+            file_digest: Digest::blake3(*blake3::hash(text).as_bytes()),
+            id: RunId(String::new()),
+            runs: Vec::new(),
+            unbound: Vec::new(),
+            copies: Vec::new(),
+            unread: Vec::new(),
+        });
+        return (Some(document.clone()), findings);
+    }
+    (None, findings)
 }
 
 /// `None` when the campaign's ledger changed while it was read.

@@ -36,6 +36,7 @@ use crate::said::read_limited;
 
 pub use draw::{detection, draw as drawn_places, parse_nonce};
 pub use error::ChallengeError;
+pub(crate) use opening::check_proof;
 pub use opening::{OpenedTensor, OpeningRequest, check_opening};
 pub use render::{challenge_text, witness_text};
 
@@ -178,11 +179,20 @@ fn read_document<T: DeserializeOwned + Serialize>(
         source,
     })?;
     let refused = |reason: String| ChallengeError::Document { hint, path: path.to_owned(), reason, what };
-    canonical::check_entry_json(&bytes).map_err(|problem| refused(problem.to_string()))?;
-    let value: T = serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
-    match form::first_difference(&value, &bytes) {
-        Some(offset) => Err(refused(format!("byte {offset}: a field is left out or has another form"))),
-        None => Ok((value, bytes)),
+    let value = document(&bytes).map_err(refused)?;
+    Ok((value, bytes))
+}
+
+/// The same of bytes.
+///
+/// # Errors
+/// In words, when they are not the one form of a document of this type.
+pub(crate) fn document<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, String> {
+    canonical::check_entry_json(bytes).map_err(|problem| problem.to_string())?;
+    let value: T = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    match form::first_difference(&value, bytes) {
+        Some(offset) => Err(format!("byte {offset}: a field is left out or has another form")),
+        None => Ok(value),
     }
 }
 

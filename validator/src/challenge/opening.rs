@@ -79,7 +79,14 @@ pub fn check_opening(request: &OpeningRequest) -> Result<OpenedTensor, Challenge
     Ok(OpenedTensor { has_bytes: request.tensor.is_some(), head_size, opening })
 }
 
-fn check_proof(opening: &TensorOpening) -> Result<(), String> {
+/// That the proof leads from the leaf to the root that the opening names.
+///
+/// # Errors
+/// In words, when it does not.
+pub(crate) fn check_proof(opening: &TensorOpening) -> Result<(), String> {
+    if let Some(other) = opening.proof.iter().find(|digest| **digest != Digest::sha256(digest.bytes)) {
+        return Err(format!("its proof has {other}, and the tree is one of SHA-256"));
+    }
     let leaf = state_tree::leaf_hash(&opening.leaf);
     let proof: Vec<[u8; 32]> = opening.proof.iter().map(|digest| digest.bytes).collect();
     let root =

@@ -23,6 +23,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::problem::Problems;
 use super::{FreezeProblem, authority, canonical_bytes, date, document, read_contract, require_tag};
+use crate::canonical;
 use crate::strict::ParseOptions;
 
 /// The edition of campaign rules that this version knows.
@@ -94,13 +95,26 @@ pub fn check_preregistration(
     request: &PreregistrationRequest,
 ) -> Result<CheckedPreregistration, PreregistrationError> {
     let path = &request.preregistration;
-    let mut problems = Problems::new(path);
     let bytes =
         read_contract(path).map_err(|source| PreregistrationError::Read { path: path.clone(), source })?;
+    check_preregistration_text(request, &bytes)
+}
+
+/// The same of text that was read; the request's file is named in problems alone.
+///
+/// # Errors
+/// [`PreregistrationError::Refused`], with everything that is wrong.
+pub fn check_preregistration_text(
+    request: &PreregistrationRequest,
+    bytes: &[u8],
+) -> Result<CheckedPreregistration, PreregistrationError> {
+    let path = &request.preregistration;
+    let mut problems = Problems::new(path);
     let today = request.today.clone().unwrap_or_else(|| date::day_of(SystemTime::now()));
-    let checked = document::parse(&bytes, ParseOptions::without_comments(), &mut problems)
+    let checked = document::parse(bytes, ParseOptions::without_comments(), &mut problems)
         .and_then(|value| fill_keys(value, request.keys_when_null.as_ref(), &mut problems))
         .and_then(|value| document::typed::<Preregistration>(value, "preregistration", &mut problems))
+        .map(as_frozen)
         .and_then(|preregistration| check_content(preregistration, &today, &mut problems));
     match checked {
         Some(checked) if problems.is_empty() => Ok(checked),
@@ -128,6 +142,15 @@ fn fill_keys(mut value: Value, keys: Option<&CampaignKeys>, problems: &mut Probl
     };
     *slot = serde_json::to_value(keys).ok()?;
     Some(value)
+}
+
+/// The preregistration as its canonical bytes will say it: RFC 8785 spells `1.0` as
+/// `1`, so that two points that a person wrote differently may be one. What has no
+/// canonical bytes is left to the check that says so.
+fn as_frozen(preregistration: Preregistration) -> Preregistration {
+    let value = serde_json::to_value(&preregistration).ok();
+    let canonical = value.and_then(|value| canonical::contract_json(&value).ok());
+    canonical.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(preregistration)
 }
 
 fn check_content(

@@ -194,6 +194,8 @@ fn a_ladder_with_a_gap() {
 fn axes_along_which_nothing_varies() {
     check(&[("/axes/0/points", json!([[8]]))], &[("/axes/0/points", "has 1; expected at least 2")]);
     check(&[("/axes/0/points/1", json!([8]))], &[("/axes/0/points/1", "is an earlier point")]);
+    // Written another way; frozen it is the same number.
+    check(&[("/axes/0/points/1", json!([8.0]))], &[("/axes/0/points/1", "is an earlier point")]);
     check(&[("/axes/0/points/1", json!([16, 2]))], &[("/axes/0/points/1", "has 2 values for 1 places")]);
     check(
         &[("/axes/0/pointers/0", json!("/batch/accumulation"))],

@@ -34,7 +34,7 @@ mod gc124_transfer_scope;
 mod gc125_quality_basis;
 pub(crate) mod gc126_stored_report;
 
-use schemas::finding::Severity;
+use schemas::finding::{Finding, Severity};
 use schemas::policy_card::UpdateRule;
 
 use super::view::{Block, Campaign, Concern};
@@ -129,6 +129,14 @@ pub(crate) fn evaluate(campaign: Option<&Campaign>, rulings: &mut Vec<Ruling>) -
     }
     blocks.extend(rulings.iter().filter_map(block_of_record));
     blocks
+}
+
+/// What `GC108` alone finds in a preregistration, without its runs.
+pub(crate) fn content_findings(campaign: &Campaign) -> Vec<Finding> {
+    let (info, mut blocks) = (&gc108_preregistration_content::INFO, Vec::new());
+    let mut sink = Sink::new(info);
+    gc108_preregistration_content::check(campaign, &mut Ruled { sink: &mut sink, blocks: &mut blocks });
+    sink.into_findings()
 }
 
 /// Where the campaign's own record is wrong, which is its ledger and what was

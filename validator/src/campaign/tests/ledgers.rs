@@ -391,7 +391,7 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
         assert!(result.status == RuleStatus::Passed && result.num_checked > 0, "{result:?}");
         table.push(format!("{}\tpasses\ta campaign that was frozen\n", result.code));
     }
-    let damages: [(&str, &str, Effect, Damage); 10] = [
+    let damages: [(&str, &str, Effect, Damage); 11] = [
         ("GC101", "another table", Effect::Tampered, |campaign| {
             campaign.tamper("campaign.db", "CREATE TABLE other (a INTEGER);");
         }),
@@ -422,6 +422,16 @@ fn every_rule_over_the_campaigns_own_ledger_catches_what_it_is_for() {
                     panic!("the freeze")
                 };
                 halves.det.preregistration = halves.det.preregistration.replace("0.95", "0.81");
+            });
+        }),
+        // A field that may be null, left out: a second form of one preregistration.
+        ("GC107", "a field that may be null, left out", Effect::Rejected, |campaign| {
+            rewritten(campaign, |campaign| {
+                let Body::CampaignFrozen(halves) = &mut campaign.entries[0].body else {
+                    panic!("the freeze")
+                };
+                let text = &mut halves.det.preregistration;
+                *text = text.replacen(",\"unequal_because\":null", "", 1);
             });
         }),
         ("GC126", "a report that the owner signed", Effect::Rejected, |campaign| {
