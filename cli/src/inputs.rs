@@ -59,8 +59,8 @@ pub(crate) struct Inputs {
     /// The campaign's preregistration, for a run of one.
     pub(crate) preregistration: Option<Vec<u8>>,
     /// Readable by nobody else, removed when it is dropped, or by the next such
-    /// command where this one was killed (not where the machine went down): the plaintext of the sealed set lies here
-    /// until it is sealed.
+    /// command where this one was killed (not where the machine went down): the
+    /// plaintext of the sealed set lies here until it is sealed.
     pub(crate) private: PrivateFolder,
 }
 
