@@ -259,3 +259,61 @@ fn a_forked_child_that_raises_ends_and_leaves_nothing_on_record() -> Result<()> 
     assert_eq!(folder.report()["verdict"], "accepted");
     Ok(())
 }
+
+/// What a forked child has open of a file is closed where the file is the lock of a
+/// running attempt, and kept once the attempt has ended: behind a run's folder that
+/// was removed, another file may have the number of its lock.
+#[test]
+fn a_forked_child_keeps_its_files_once_the_attempt_has_ended() -> Result<()> {
+    let package = package()?;
+    let script = changed(
+        package.path(),
+        "        train(attempt)\n",
+        r"        import os
+
+        def keeps():
+            with open('run.db.lock') as file:
+                child = os.fork()
+                if child == 0:
+                    try:
+                        os.fstat(file.fileno())
+                    except OSError:
+                        os._exit(1)
+                    os._exit(0)
+                return os.waitpid(child, 0)[1] == 0
+
+        print(f'running: {keeps()}', flush=True)
+        ending = os.environ['ENDING']
+        if ending == 'interrupt':
+            attempt.interrupt('of the loop')
+        elif ending == 'fail':
+            attempt.fail('of the loop')
+        elif ending == 'finish':
+            train(attempt)
+        else:
+            step = attempt.step
+            attempt.step = lambda **given: step(**{**given, 'loss': float('nan')})
+            try:
+                train(attempt)
+            except ledger.LedgerError as error:
+                print(error, flush=True)
+        print(f'ended: {keeps()}', flush=True)
+",
+    )?;
+    let frozen = frozen(package.path(), &script);
+    for (ending, outcome) in
+        [("interrupt", "interrupted"), ("fail", "failed"), ("finish", "completed"), ("nan", "failed")]
+    {
+        let folder = frozen.copy();
+        let mut command = python(package.path(), folder.path(), &["loop/train.py", "run.db"]);
+        command.env("ENDING", ending);
+        let finished = finish(command).expect_code(0);
+        for words in ["running: False\n", "ended: True\n"] {
+            assert!(finished.stdout.contains(words), "{ending}: {words:?} was not said\n{finished}");
+        }
+        let entries = folder.entries();
+        let end = entries.iter().find(|entry| entry["kind"] == "attempt.end").context("its end")?;
+        assert_eq!(end["body"]["det"]["outcome"], outcome, "{ending}");
+    }
+    Ok(())
+}
