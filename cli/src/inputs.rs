@@ -82,7 +82,7 @@ impl Inputs {
         let beside = arguments.campaign.as_deref().map_or(output, key_folder::folder_of);
         let keys = key_folder::locate(arguments.keys.as_deref(), beside);
         key_folder::check(&keys)?;
-        let private = PrivateFolder::new("ledger-init-")?;
+        let private = PrivateFolder::held_in(&tempfile::env::temp_dir(), "ledger-init-")?;
         let build = build_request(arguments, output, &contract, &private.path().join(HELD_OUT))?;
         build.check().map_err(refused_text)?;
         let mut card = serde_json::from_str::<PolicyCard>(ADAMW)?;

@@ -25,7 +25,8 @@ const MAX_TRIES: u32 = 50;
 impl Scratch {
     /// Makes one in the folder for temporary files.
     pub(crate) fn new() -> Result<Self, Failure> {
-        Self::of(PrivateFolder::new("ledger-bundle-"), &std::env::temp_dir())
+        let parent = std::env::temp_dir();
+        Self::of(PrivateFolder::held_in(&parent, "ledger-bundle-"), &parent)
     }
 
     /// Makes one beside what a command makes.

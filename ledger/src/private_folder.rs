@@ -48,21 +48,20 @@ pub struct PrivateFolder {
 }
 
 impl PrivateFolder {
-    /// Makes one in the folder for temporary files, and removes what killed
-    /// processes left there under the same prefix.
+    /// Makes one with a marker, in a folder for temporary files. Where that is the
+    /// system's, it removes what killed processes left there under the same prefix.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn new(prefix: &str) -> io::Result<Self> {
-        let parent = tempfile::env::temp_dir();
-        let made = Self::new_in(&parent, prefix)?;
+    pub fn held_in(parent: &Path, prefix: &str) -> io::Result<Self> {
+        let made = Self::new_in(parent, prefix)?;
         let Some(text) = marker_text() else { return Ok(made) };
         let marker = mark(made.path(), &text).ok();
         let is_first = || LOOKED_FOR.lock().unwrap_or_else(PoisonError::into_inner).insert(prefix.to_owned());
         // A command may have put its own folder in place of the system's.
         if parent == std::env::temp_dir() && is_first() {
             let owner = fs::symlink_metadata(made.path())?.uid();
-            remove_abandoned(&parent, prefix, owner, &text);
+            remove_abandoned(parent, prefix, owner, &text);
         }
         Ok(Self { _marker: marker, ..made })
     }
@@ -232,7 +231,7 @@ mod tests {
         let elsewhere = PrivateFolder::new_in(&temporary, &prefix).expect("a folder");
         assert_eq!(fs::read_dir(elsewhere.path()).expect("a folder").count(), 0);
         assert!(abandoned.exists(), "what lies beside it is not looked at");
-        let mine = PrivateFolder::new(&prefix).expect("a folder");
+        let mine = PrivateFolder::held_in(&temporary, &prefix).expect("a folder");
         assert!(!abandoned.exists() && elsewhere.path().exists());
 
         // One that lives is held.
