@@ -59,8 +59,8 @@ pub(crate) struct Inputs {
     /// The campaign's preregistration, for a run of one.
     pub(crate) preregistration: Option<Vec<u8>>,
     /// Readable by nobody else, removed when it is dropped, or by the next such
-    /// command where this one was killed: the plaintext of the sealed set lies here
-    /// until it is sealed.
+    /// command where this one was killed (not where the machine went down): the
+    /// plaintext of the sealed set lies here until it is sealed.
     pub(crate) private: PrivateFolder,
 }
 
@@ -82,7 +82,7 @@ impl Inputs {
         let beside = arguments.campaign.as_deref().map_or(output, key_folder::folder_of);
         let keys = key_folder::locate(arguments.keys.as_deref(), beside);
         key_folder::check(&keys)?;
-        let private = PrivateFolder::new_in(&tempfile::env::temp_dir(), "ledger-init-")?;
+        let private = PrivateFolder::held_in(&tempfile::env::temp_dir(), "ledger-init-")?;
         let build = build_request(arguments, output, &contract, &private.path().join(HELD_OUT))?;
         build.check().map_err(refused_text)?;
         let mut card = serde_json::from_str::<PolicyCard>(ADAMW)?;

@@ -1,6 +1,6 @@
 //! A folder for what a command unpacks or copies, gone when the command is:
-//! by itself, and where it is interrupted. What a killed one leaves goes with the
-//! next one.
+//! by itself, and where it is interrupted. What a killed one leaves in the folder for
+//! temporary files goes with the next one; what it leaves elsewhere stays.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,19 @@ const MAX_TRIES: u32 = 50;
 impl Scratch {
     /// Makes one in the folder for temporary files.
     pub(crate) fn new() -> Result<Self, Failure> {
-        Self::new_in(&std::env::temp_dir(), "ledger-bundle-")
+        let parent = std::env::temp_dir();
+        Self::of(PrivateFolder::held_in(&parent, "ledger-bundle-"), &parent)
     }
 
-    /// Makes one in a folder. Private copies of ledgers that the command takes
-    /// lie in it too, so that all of them go together.
+    /// Makes one beside what a command makes.
     pub(crate) fn new_in(parent: &Path, prefix: &str) -> Result<Self, Failure> {
-        let folder = PrivateFolder::new_in(parent, prefix).or_fail(
+        Self::of(PrivateFolder::new_in(parent, prefix), parent)
+    }
+
+    /// Private copies of ledgers that the command takes lie in it too, so that all
+    /// of them go together.
+    fn of(folder: io::Result<PrivateFolder>, parent: &Path) -> Result<Self, Failure> {
+        let folder = folder.or_fail(
             format!("cannot make a folder in {}", parent.display()),
             "make room, or make it writable",
         )?;

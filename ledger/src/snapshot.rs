@@ -113,7 +113,7 @@ impl Snapshot {
     /// Copies a database and its WAL, where it has one.
     pub(crate) fn take(path: &Path) -> Result<Self, SnapshotError> {
         let temporary = tempfile::env::temp_dir();
-        let folder = PrivateFolder::new_in(&temporary, "ledger-read-")
+        let folder = PrivateFolder::held_in(&temporary, "ledger-read-")
             .map_err(|source| SnapshotError::Io { path: temporary, source })?;
         let snapshot = Self { folder };
         let wal = with_suffix(path, "-wal");

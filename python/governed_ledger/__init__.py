@@ -115,7 +115,8 @@ class Finished:
     target_met: Optional[bool]
 
 
-# Attempts of this process, whose locks a forked child has open as well.
+# Running attempts of this process, whose locks a forked child has open as well. An
+# attempt that ended has let go of its own, and another file may have its inode.
 _attempts: weakref.WeakSet[Attempt] = weakref.WeakSet()
 
 
@@ -247,7 +248,12 @@ class Attempt:
             (u.group, u.learning_rate, u.clip_coefficient, u.weight_decay, u.parameter_norm, u.update_norm)
             for u in groups
         ]
-        return self._native.step(position, list(fed), loss, gradient_norm, num_microbatches, updates)
+        try:
+            return self._native.step(position, list(fed), loss, gradient_norm, num_microbatches, updates)
+        except LedgerError:
+            if not self._is_elsewhere() and self._native.is_over:
+                _attempts.discard(self)
+            raise
 
     def evaluation(self, stream: str, *, total_nats: float, num_examples: int, num_tokens: int) -> float:
         """Records an evaluation of the state after the last step; returns its value."""
@@ -273,16 +279,20 @@ class Attempt:
 
     def finish(self) -> Finished:
         """Ends the run at its last step: selects, and writes the terminal entries."""
-        return Finished(*self._native.finish())
+        finished = Finished(*self._native.finish())
+        _attempts.discard(self)
+        return finished
 
     def interrupt(self, reason: str) -> None:
         """Ends the attempt; the next one resumes."""
         self._native.interrupt(reason)
+        _attempts.discard(self)
 
     def fail(self, reason: str, fault: Optional[str] = None) -> None:
         """Ends the attempt as failed; `fault` names what was seen, such as
         `data_changed`, `state_mismatch` or `storage_failed`."""
         self._native.fail(reason, fault)
+        _attempts.discard(self)
 
     def _is_elsewhere(self) -> bool:
         """Whether this process was forked from the one of the attempt."""
@@ -319,11 +329,11 @@ class Attempt:
         if self._native.is_over:
             return False
         if kind is None or isinstance(error, SystemExit) and error.code in (None, 0):
-            self._native.interrupt("the loop left without an end")
+            self.interrupt("the loop left without an end")
         elif issubclass(kind, (KeyboardInterrupt, _Terminated)):
-            self._native.interrupt("SIGINT" if issubclass(kind, KeyboardInterrupt) else "SIGTERM")
+            self.interrupt("SIGINT" if issubclass(kind, KeyboardInterrupt) else "SIGTERM")
         else:
-            self._native.fail(f"{kind.__name__}: {error}")
+            self.fail(f"{kind.__name__}: {error}")
         if kind is not None and issubclass(kind, _Terminated):
             raise SystemExit(128 + signal.SIGTERM) from None
         return False

@@ -5,7 +5,7 @@
 //! `scripts/test` makes their environment. A missing one fails the test; it is
 //! never skipped.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,14 +25,20 @@ pub const NAME: &str = "other.example/w2";
 /// Where `scripts/lib.sh` makes the environment, below the cache folder.
 const ENVIRONMENT: &str = "governed-ledger/python-witness/bin";
 
-/// Longest wait for a server's first answer.
+/// Longest wait until a server says where it serves.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Pause between two looks whether it answers.
+/// Pause between two looks at what it says.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// Configuration of the witness, in its folder.
 const CONFIG: &str = "witness.json";
+
+/// What the server says, in its folder.
+const LOG: &str = "server.log";
+
+/// What stands before the server's address in its log.
+const LISTENING: &str = " listening on ";
 
 fn environment(program: &str) -> Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -45,11 +51,12 @@ fn environment(program: &str) -> Result<PathBuf> {
 /// A witness that is not this project's; it serves until it is dropped.
 #[derive(Debug)]
 pub struct ForeignWitness {
-    address: SocketAddr,
     child: Option<Child>,
     folder: TempDir,
     /// Its entry of `/keys/witnesses`.
     pub named: Value,
+    /// Where it serves; empty until it does.
+    pub url: String,
     /// Its verifier key.
     pub vkey: String,
 }
@@ -61,9 +68,9 @@ impl ForeignWitness {
     /// When it is not installed, or does something else than it documents.
     pub fn make() -> Result<Self> {
         let folder = TempDir::with_prefix("governed-ledger-foreign-witness-")?;
-        // The port is free now, and taken a moment later.
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-        let made = run(folder.path(), &["init", "--name", NAME, "--listen", &address.to_string()])?;
+        // Any free port, of which the server says the number once it has it: one
+        // that was looked for before might be another program's by then.
+        let made = run(folder.path(), &["init", "--name", NAME, "--listen", "127.0.0.1:0"])?;
         let vkey = made.trim().to_owned();
         let key = vkey.splitn(3, '+').nth(2).context("a verifier key")?;
         let key = STANDARD.decode(key)?;
@@ -72,32 +79,31 @@ impl ForeignWitness {
         ensure!(*algorithm == 4, "the witness does not cosign with Ed25519: {vkey}");
         let public: String = public.iter().map(|byte| format!("{byte:02x}")).collect();
         let named = json!({"name": NAME, "public": public});
-        Ok(Self { address, child: None, folder, named, vkey })
+        Ok(Self { child: None, folder, named, url: String::new(), vkey })
     }
 
     /// Lets it know a log by its verifier keys, and serve.
     ///
     /// # Errors
-    /// When it refuses a key, or does not answer.
+    /// When it refuses a key, or does not serve.
     pub fn serve(&mut self, origin: &str, vkeys: &[String]) -> Result<()> {
         for vkey in vkeys {
             run(self.folder.path(), &["add-log", "--origin", origin, "--vkey", vkey])?;
         }
         let mut server = command(self.folder.path(), &["serve"])?;
-        let child = self.child.insert(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        let log = self.folder.path().join(LOG);
+        let child = self.child.insert(server.stdout(Stdio::null()).stderr(File::create(&log)?).spawn()?);
         let started = Instant::now();
-        while TcpStream::connect(self.address).is_err() {
-            ensure!(child.try_wait()?.is_none(), "the witness ended");
-            ensure!(started.elapsed() < MAX_WAIT, "the witness does not answer");
+        loop {
+            let said = std::fs::read_to_string(&log)?;
+            if let Some(url) = served_at(&said) {
+                url.clone_into(&mut self.url);
+                return Ok(());
+            }
+            ensure!(child.try_wait()?.is_none(), "the witness ended: {said}");
+            ensure!(started.elapsed() < MAX_WAIT, "the witness does not serve: {said}");
             std::thread::sleep(POLL_EVERY);
         }
-        Ok(())
-    }
-
-    /// Its address.
-    #[must_use]
-    pub fn url(&self) -> String {
-        format!("http://{}", self.address)
     }
 
     /// What it says of its logs.
@@ -117,6 +123,13 @@ impl Drop for ForeignWitness {
             let _ = child.wait();
         }
     }
+}
+
+/// The address in a server's log, once its line is whole.
+fn served_at(log: &str) -> Option<&str> {
+    let mut whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    let (_, address) = whole.find_map(|line| line.split_once(LISTENING))?;
+    address.split_whitespace().next()
 }
 
 fn command(folder: &Path, arguments: &[&str]) -> Result<Command> {
@@ -147,4 +160,18 @@ pub fn ask(arguments: &[&str]) -> Result<Said> {
     let answer = serde_json::from_str(&stdout)
         .with_context(|| format!("exit code {code}: {stdout}{}", String::from_utf8_lossy(&output.stderr)))?;
     Ok(Said { code, answer })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_taken_from_a_whole_line() {
+        let line = "12:00:00 INFO listening on http://127.0.0.1:34919 (add-checkpoint at http://127.0.0.1:34919/x)\n";
+        let log = format!("12:00:00 INFO aics-witness 0.1.0\n{line}");
+        assert_eq!(served_at(&log), Some("http://127.0.0.1:34919"));
+        assert_eq!(served_at(log.trim_end()), None, "the number may be cut");
+        assert_eq!(served_at("12:00:00 INFO aics-witness 0.1.0\n"), None);
+    }
 }

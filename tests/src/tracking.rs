@@ -5,7 +5,7 @@
 //! never skipped.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,6 +26,9 @@ const SCRIPT: &str = "scripts/interop_tracking.py";
 /// Longest wait for a server's first answer; on a busy machine it takes half a
 /// minute.
 const MAX_WAIT: Duration = Duration::from_secs(300);
+
+/// What stands before its address in its log.
+const SERVING: &str = " running on http://";
 
 /// Pause between two looks whether it answers.
 const POLL_EVERY: Duration = Duration::from_millis(100);
@@ -99,30 +102,35 @@ impl MlflowServer {
     #[track_caller]
     pub fn start() -> Self {
         let folder = TempDir::with_prefix("governed-ledger-mlflow-").expect("a temporary folder");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("a bound port has an address");
-        drop(listener);
         let log = std::fs::File::create(folder.path().join("server.log")).expect("writable");
         let mut command = Command::new(environment("mlflow"));
         command.args(["server", "--backend-store-uri", "sqlite:///mlflow.db", "--workers", "1"]);
-        command.args(["--artifacts-destination", "./artifacts", "--host", "127.0.0.1"]);
-        command.args(["--port", &address.port().to_string()]).current_dir(folder.path());
+        // Any free port, which it says: one that was looked for before might be
+        // another program's by then.
+        command.args(["--artifacts-destination", "./artifacts", "--host", "127.0.0.1", "--port", "0"]);
+        command.current_dir(folder.path());
         command.env("MLFLOW_DISABLE_TELEMETRY", "true");
         command.env("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false");
         // Its workers are processes of their own; a group of its own ends them all.
         command.process_group(0).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a second handle")).stderr(log);
         let child = command.spawn().expect("MLflow starts");
-        let mut server = Self { address, child, folder };
+        let mut server = Self { address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), child, folder };
         let started = Instant::now();
-        while server.get("/health").is_none_or(|answer| !answer.starts_with("HTTP/1.1 200")) {
+        loop {
+            let log = std::fs::read(server.folder.path().join("server.log")).expect("its log");
+            let log = String::from_utf8_lossy(&log);
+            if let Some(address) = served_at(&log) {
+                server.address = address;
+                if server.get("/health").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
+                    return server;
+                }
+            }
             let ended = server.child.try_wait().expect("a child can be asked");
-            let log = || std::fs::read_to_string(server.folder.path().join("server.log")).unwrap_or_default();
-            assert!(ended.is_none(), "the MLflow server ended: {}", log());
-            assert!(started.elapsed() < MAX_WAIT, "the MLflow server does not answer: {}", log());
+            assert!(ended.is_none(), "the MLflow server ended: {log}");
+            assert!(started.elapsed() < MAX_WAIT, "the MLflow server does not answer: {log}");
             std::thread::sleep(POLL_EVERY);
         }
-        server
     }
 
     fn get(&self, path: &str) -> Option<String> {
@@ -158,6 +166,12 @@ impl MlflowServer {
     }
 }
 
+/// The address in a server's log; a word behind it shows that it is whole.
+fn served_at(log: &str) -> Option<SocketAddr> {
+    let (_, rest) = log.split_once(SERVING)?;
+    rest.split_once(' ')?.0.parse().ok()
+}
+
 impl Drop for MlflowServer {
     fn drop(&mut self) {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
@@ -184,4 +198,19 @@ fn rows(database: &Path) -> Vec<String> {
     }
     all.sort();
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_taken_once_it_is_whole() {
+        let log =
+            "12:00:00 INFO:     Started\n12:00:01 INFO:     Uvicorn running on http://127.0.0.1:39955 (Press";
+        assert_eq!(served_at(log), Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 39955))));
+        let cut = log.trim_end_matches(" (Press");
+        assert_eq!(served_at(cut), None, "the number may be cut");
+        assert_eq!(served_at("12:00:00 INFO:     Started\n"), None);
+    }
 }

@@ -25,6 +25,52 @@ fn scripts() -> Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
+/// A line without its comment, which in a shell and in Python begins with a word that
+/// begins with `#`.
+fn without_comment(line: &str) -> &str {
+    let begins = |at: usize| line[..at].chars().next_back().is_none_or(char::is_whitespace);
+    let comment = line.match_indices('#').find(|(at, _)| begins(*at));
+    comment.map_or(line, |(at, _)| &line[..at])
+}
+
+/// Whether a script calls another one: its path as a whole word of a shell, or as
+/// Python puts it together.
+fn calls(text: &str, name: &str) -> bool {
+    let (path, parts) = (format!("scripts/{name}"), format!("\"scripts\" / \"{name}\""));
+    let is_outside = |letter: char| !letter.is_alphanumeric() && !matches!(letter, '-' | '_' | '.');
+    text.lines().map(without_comment).any(|line| {
+        let is_whole = |at: usize| {
+            let before = line[..at].chars().next_back();
+            let after = line[at + path.len()..].chars().next();
+            before.is_none_or(is_outside) && after.is_none_or(is_outside)
+        };
+        line.contains(&parts) || line.match_indices(&path).any(|(at, _)| is_whole(at))
+    })
+}
+
+#[test]
+fn a_call_is_a_whole_word_outside_of_comments() {
+    for text in [
+        "scripts/bench",
+        "    \"$root/scripts/bench\" --quick  # measures",
+        "x=$((16#ff)); scripts/bench; true",
+        "run([ROOT / \"scripts\" / \"bench\", \"--json\"])",
+    ] {
+        assert!(calls(text, "bench"), "{text}");
+    }
+    for text in [
+        "scripts/bench-recorders",
+        "scripts/bench.py",
+        "my-scripts/bench",
+        "# scripts/bench",
+        "true  # scripts/bench comes later",
+        "presets = [\"bench\"]",
+        "run([ROOT / \"scripts\" / \"bench-recorders\"])",
+    ] {
+        assert!(!calls(text, "bench"), "{text}");
+    }
+}
+
 #[test]
 fn the_readme_lists_every_script_that_no_other_calls() -> Result<()> {
     let readme = std::fs::read_to_string(workspace_root().join("README.md"))?;
@@ -37,11 +83,7 @@ fn the_readme_lists_every_script_that_no_other_calls() -> Result<()> {
         texts.push((name.as_str(), std::fs::read_to_string(path)?));
     }
     for (name, _) in &scripts {
-        // In a shell's words, or as a part of a path that Python puts together.
-        let calls = [format!("scripts/{name}"), format!("\"{name}\"")];
-        let is_called = |(other, text): &(&str, String)| {
-            *other != name.as_str() && calls.iter().any(|call| text.contains(call.as_str()))
-        };
+        let is_called = |(other, text): &(&str, String)| *other != name.as_str() && calls(text, name);
         assert!(
             listed.contains(name.as_str())
                 || OF_TESTS.contains(&name.as_str())

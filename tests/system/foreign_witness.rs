@@ -47,7 +47,7 @@ fn add(run: &RunFolder, url: &str, name: &str) -> Finished {
 #[test]
 fn a_run_is_accepted_when_both_of_two_witnesses_cosigned_and_one_is_somebody_elses() -> Result<()> {
     let Two { foreign, own, run, log_keys } = frozen()?;
-    let (own_url, foreign_url) = (own.url.clone(), foreign.url());
+    let (own_url, foreign_url) = (own.url.clone(), foreign.url.clone());
     for (url, name) in [(&own_url, NAME), (&foreign_url, foreign_witness::NAME)] {
         let _ = add(&run, url, name).expect_code(0);
     }

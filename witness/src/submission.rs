@@ -57,7 +57,8 @@ pub enum SubmissionError {
     },
     /// The witness does not know what it cosigned itself.
     #[error(
-        "{witness} says that it cosigned {size} entries of this run, and {} holds its cosignature of {held}: its state was          lost or put back, and what it cosigns from now on shows nothing of the time before",
+        "{witness} says that it cosigned {size} entries of this run, and {} holds its cosignature of {held}: its state was \
+         lost or put back, and what it cosigns from now on shows nothing of the time before",
         path.display()
     )]
     Behind {
@@ -273,4 +274,24 @@ pub(crate) fn check_signature(note: &str, keys: &Keys) -> Result<(TreeHead, Stri
     let public = if size <= 1 { &keys.owner.public } else { &keys.trainer.public };
     let head = note::verify(note, public).map_err(SubmissionError::Head)?;
     Ok((head, public.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_witness_forgot_is_told_in_one_line() {
+        let error = SubmissionError::Behind {
+            held: 9,
+            path: PathBuf::from("run.db.cosigned"),
+            size: 4,
+            witness: "witness.example/w1".to_owned(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "witness.example/w1 says that it cosigned 4 entries of this run, and run.db.cosigned holds its cosignature of 9: \
+             its state was lost or put back, and what it cosigns from now on shows nothing of the time before"
+        );
+    }
 }

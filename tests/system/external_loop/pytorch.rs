@@ -12,7 +12,7 @@ use system_tests::run_folder::RunFolder;
 use system_tests::workspace_root;
 use tempfile::TempDir;
 
-use super::failed;
+use super::{failed, resumable};
 
 /// Debian's interpreter, whose package python3-torch the example is written for.
 const PYTHON: &str = "/usr/bin/python3";
@@ -93,10 +93,11 @@ fn a_pytorch_loop_that_is_killed_and_resumed_is_accepted_and_handed_off() -> Res
     let package = package()?;
     let folder = frozen(package.path(), &example());
     kill_at(package.path(), &folder, "step      9")?;
+    let (checkpoint, num_again) = resumable(&folder)?;
     let text = folder.audit(&[]).expect_code(4).stdout;
     assert!(text.starts_with("incomplete (external-loop): "), "{text}");
     let finished = train(package.path(), &folder).expect_code(0);
-    assert!(finished.stdout.contains("attempt 2 resumes from s00000005-a1"), "{finished}");
+    assert!(finished.stdout.contains(&format!("attempt 2 resumes from {checkpoint}\n")), "{finished}");
     assert!(finished.stdout.contains("finished at step 20"), "{finished}");
 
     // Somebody else's forward pass gives the numbers of the loop.
@@ -109,7 +110,7 @@ fn a_pytorch_loop_that_is_killed_and_resumed_is_accepted_and_handed_off() -> Res
     assert_eq!(status(&report, "GL416"), "passed");
     assert_eq!(report["denominators"]["attempted"], 2);
     let executed = report["denominators"]["steps_executed"].as_u64().context("a count")?;
-    assert!(executed > 20, "steps were executed again: {executed}");
+    assert_eq!(executed, 20 + num_again, "steps behind {checkpoint} were executed again");
     let _ = folder.audit(&["--save"]).expect_code(0);
     let _ = folder.ledger_command("handoff", &[]).expect_code(0);
     let handoff = std::fs::read_to_string(folder.path().join("run.db.handoff.dsse.json"))?;
@@ -183,9 +184,9 @@ fn an_exception_ends_the_attempt_as_failed_and_a_signal_as_interrupted() -> Resu
     Ok(())
 }
 
-/// A loop that leaves a child behind when it is killed, and what the next attempt
-/// says while the child lives.
-fn with_a_child_left(package: &Path, fork: &str) -> Result<Finished> {
+/// A loop that leaves a child behind when it is killed: the checkpoint that it can be
+/// resumed from, and what the next attempt says while the child lives.
+fn with_a_child_left(package: &Path, fork: &str) -> Result<(String, Finished)> {
     let place = "    optimizer.zero_grad(set_to_none=True)\n";
     // The alarm ends the child where this test does not.
     let lines = format!(
@@ -203,22 +204,24 @@ fn with_a_child_left(package: &Path, fork: &str) -> Result<Finished> {
     let script = changed(scripts.path(), place, &lines)?;
     let folder = frozen(package, &script);
     kill_at(package, &folder, "step      9")?;
+    let (checkpoint, _) = resumable(&folder)?;
     let child = std::fs::read_to_string(folder.path().join("child.txt"))?;
     let child = Pid::from_raw(child.trim().parse()?).context("the child's number")?;
     let next = train(package, &folder);
     let lives = test_kill_process(child).is_ok();
     kill_process(child, Signal::KILL)?;
     ensure!(lives, "the child had ended before the next attempt did\n{next}");
-    Ok(next)
+    Ok((checkpoint, next))
 }
 
 #[test]
 fn a_forked_child_that_outlives_a_killed_loop_does_not_keep_its_lock() -> Result<()> {
     let package = package()?;
-    let next = with_a_child_left(package.path(), "os.fork()")?.expect_code(0);
-    assert!(next.stdout.contains("attempt 2 resumes from s00000005-a1"), "{next}");
+    let (checkpoint, next) = with_a_child_left(package.path(), "os.fork()")?;
+    let next = next.expect_code(0);
+    assert!(next.stdout.contains(&format!("attempt 2 resumes from {checkpoint}\n")), "{next}");
     // The control: a fork of which Python knows nothing.
-    let next = with_a_child_left(package.path(), "ctypes.PyDLL(None).fork()")?;
+    let (_, next) = with_a_child_left(package.path(), "ctypes.PyDLL(None).fork()")?;
     assert_ne!(next.code, 0, "{next}");
     next.expect_message(&["does not run here any more", "a process that it forked may hold the lock"]);
     Ok(())
@@ -257,5 +260,63 @@ fn a_forked_child_that_raises_ends_and_leaves_nothing_on_record() -> Result<()> 
     let of_kind = |kind: &str| entries.iter().filter(|entry| entry["kind"] == kind).count();
     assert_eq!((of_kind("attempt.end"), of_kind("anomaly"), of_kind("run.end")), (1, 0, 1));
     assert_eq!(folder.report()["verdict"], "accepted");
+    Ok(())
+}
+
+/// What a forked child has open of a file is closed where the file is the lock of a
+/// running attempt, and kept once the attempt has ended: behind a run's folder that
+/// was removed, another file may have the number of its lock.
+#[test]
+fn a_forked_child_keeps_its_files_once_the_attempt_has_ended() -> Result<()> {
+    let package = package()?;
+    let script = changed(
+        package.path(),
+        "        train(attempt)\n",
+        r"        import os
+
+        def keeps():
+            with open('run.db.lock') as file:
+                child = os.fork()
+                if child == 0:
+                    try:
+                        os.fstat(file.fileno())
+                    except OSError:
+                        os._exit(1)
+                    os._exit(0)
+                return os.waitpid(child, 0)[1] == 0
+
+        print(f'running: {keeps()}', flush=True)
+        ending = os.environ['ENDING']
+        if ending == 'interrupt':
+            attempt.interrupt('of the loop')
+        elif ending == 'fail':
+            attempt.fail('of the loop')
+        elif ending == 'finish':
+            train(attempt)
+        else:
+            step = attempt.step
+            attempt.step = lambda **given: step(**{**given, 'loss': float('nan')})
+            try:
+                train(attempt)
+            except ledger.LedgerError as error:
+                print(error, flush=True)
+        print(f'ended: {keeps()}', flush=True)
+",
+    )?;
+    let frozen = frozen(package.path(), &script);
+    for (ending, outcome) in
+        [("interrupt", "interrupted"), ("fail", "failed"), ("finish", "completed"), ("nan", "failed")]
+    {
+        let folder = frozen.copy();
+        let mut command = python(package.path(), folder.path(), &["loop/train.py", "run.db"]);
+        command.env("ENDING", ending);
+        let finished = finish(command).expect_code(0);
+        for words in ["running: False\n", "ended: True\n"] {
+            assert!(finished.stdout.contains(words), "{ending}: {words:?} was not said\n{finished}");
+        }
+        let entries = folder.entries();
+        let end = entries.iter().find(|entry| entry["kind"] == "attempt.end").context("its end")?;
+        assert_eq!(end["body"]["det"]["outcome"], outcome, "{ending}");
+    }
     Ok(())
 }
