@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
-use system_tests::crashes::{self, Baseline, Kind, points, table, trial};
+use system_tests::crashes::{self, Baseline, Kind, disk, points, table, trial};
 
 /// Trials where nothing else is asked for.
 const NUM_TRIALS: u64 = 500;
@@ -63,6 +63,15 @@ fn arguments() -> Result<Option<Arguments>> {
     Ok(Some(parsed))
 }
 
+/// As [`disk::tears_logs`], and says where less is asked for.
+fn tears_logs() -> Result<bool> {
+    let tears_logs = disk::tears_logs()?;
+    if !tears_logs {
+        eprintln!("note: this system writes a log back whole; no cut has to leave a database in part");
+    }
+    Ok(tears_logs)
+}
+
 fn run() -> Result<bool> {
     let Some(arguments) = arguments()? else {
         println!("{HELP}");
@@ -95,7 +104,7 @@ fn run() -> Result<bool> {
         missing.extend(untried.iter().map(|place| format!("{}: nothing happened at {place}", kind.name())));
     }
     if baseline.is_instrumented {
-        missing.extend(table::unseen_losses(&made));
+        missing.extend(table::unseen_losses(&made, tears_logs)?);
     }
     if arguments.is_json {
         println!("{:#}", table::json(&made, (arguments.seed, baseline.is_instrumented), &missing));

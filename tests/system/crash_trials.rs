@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use system_tests::crashes::disk::Disk;
+use system_tests::crashes::disk::{self, Disk, Tear};
 use system_tests::crashes::process::Process;
 use system_tests::crashes::{self, Baseline, Kind, Made, Trial, points, table};
 use system_tests::random::Random;
@@ -132,6 +132,19 @@ fn a_disk_that_is_in_use_for_another_moment_is_waited_for() -> Result<()> {
     assert!(started.elapsed() >= pause, "it was unmounted under its user");
     assert!(user.join().is_ok());
     assert_eq!(std::fs::read_to_string(&path)?, "kept");
+    Ok(())
+}
+
+/// What torn trials go by: behind a cut there is nothing of a log but what was
+/// written back.
+#[test]
+fn of_a_log_a_cut_leaves_what_was_written_back() -> Result<()> {
+    let num_bytes = |log: &[u8]| log.iter().filter(|byte| **byte != 0).count();
+    assert_eq!(num_bytes(&disk::log_behind_a_cut(None)?), 0, "nothing was cut");
+    // On a system that tears none the torn trials ask for less, and say so.
+    let num_written = num_bytes(&disk::log_behind_a_cut(Some(Tear::one_page(1)))?);
+    assert!(num_written > 0, "no page was written back");
+    assert_eq!(disk::tears_logs()?, num_written < disk::NUM_LOG_BYTES, "{num_written} bytes");
     Ok(())
 }
 

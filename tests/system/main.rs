@@ -34,6 +34,7 @@ mod retention;
 mod sources;
 mod stateful;
 mod statistical;
+mod stopped_worker;
 mod store_s3;
 mod tracking;
 mod warm_start;

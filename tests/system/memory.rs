@@ -3,17 +3,16 @@
 //! longest stretch between two, whose steps could still be executed again.
 
 use std::fs;
-use std::process::Stdio;
-use std::time::Duration;
+use std::io::Read as _;
+use std::process::{Child, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use system_tests::programs::{LEDGER, command};
 use system_tests::run_folder::RunFolder;
 
-/// How often the peak is read: it is of the process, so that only what is taken
-/// within the last such moment could be missed.
-const EVERY: Duration = Duration::from_millis(1);
+/// The most that a pipe holds unless somebody asks for more (pipe(7)).
+const PIPE_BYTES: usize = 64 << 10;
 
 /// A trained run of the smallest model, saved three times whatever its length.
 fn trained(num_steps: u64) -> RunFolder {
@@ -31,26 +30,28 @@ fn trained(num_steps: u64) -> RunFolder {
     run
 }
 
-/// Peak of resident memory of an audit that accepts, in bytes (`VmHWM` of proc(5)).
+/// Peak of resident memory of an audit that accepts, in bytes.
 fn peak_bytes(run: &RunFolder) -> Result<u64> {
-    let mut audit = command(LEDGER, run.path(), &["audit", "run.db"]);
-    let mut audit = audit.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    let status = format!("/proc/{}/status", audit.id());
-    let mut peak_kib = 0;
-    let exit = loop {
-        if let Some(exit) = audit.try_wait()? {
-            break exit;
-        }
-        // Of a process that has ended and was not waited for it has no such line.
-        let text = fs::read_to_string(&status)?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
-        if let Some(line) = line {
-            peak_kib = line.trim().parse::<u64>().context("a count of KiB")?;
-        }
-        std::thread::sleep(EVERY);
-    };
+    let mut audit = command(LEDGER, run.path(), &["audit", "run.db", "--output-format", "sarif"]);
+    let mut audit = audit.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let read = peak_of(&mut audit);
+    let exit = audit.wait()?;
     ensure!(exit.success(), "the audit ended with {exit}");
-    ensure!(peak_kib > 0, "the audit ended before its memory was read");
+    read
+}
+
+/// `VmHWM` of proc(5), read once, when the report has begun and nobody reads on:
+/// the audit is over then, and its program is not, since no pipe holds a report
+/// with the text of every rule.
+fn peak_of(audit: &mut Child) -> Result<u64> {
+    let mut report = audit.stdout.take().context("its report comes through a pipe")?;
+    report.read_exact(&mut [0]).context("the audit ended without a report")?;
+    let status = fs::read_to_string(format!("/proc/{}/status", audit.id()))?;
+    let mut rest = Vec::new();
+    report.read_to_end(&mut rest)?;
+    ensure!(rest.len() > PIPE_BYTES, "a pipe holds a report of {} bytes", rest.len());
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
+    let peak_kib: u64 = line.context("a program that runs has a peak")?.trim().parse()?;
     Ok(peak_kib * 1024)
 }
 

@@ -4,8 +4,10 @@
 //! All of it needs root. Where a privilege or a program is missing the trial
 //! fails with what to install; it is never left out.
 
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -20,6 +22,15 @@ const MAX_BUSY: Duration = Duration::from_secs(20);
 
 /// Pause between two attempts to unmount.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
+
+/// Frames of a log that is written to see what a cut leaves of one: a database of
+/// a few entries has more.
+const NUM_FRAMES: u8 = 8;
+/// Bytes of a frame's header and of its page, each written by a call of its own
+/// (SQLite's file format, "The Write-Ahead Log").
+const FRAME_BYTES: [usize; 2] = [24, 4096];
+/// Bytes of that log.
+pub const NUM_LOG_BYTES: usize = NUM_FRAMES as usize * (FRAME_BYTES[0] + FRAME_BYTES[1]);
 
 const POWER_CUT: &str = include_str!("power_cut.py");
 
@@ -167,6 +178,57 @@ impl Drop for Disk {
             let _ = Command::new("umount").arg("--lazy").arg(folder).status();
         }
     }
+}
+
+/// Whether one page of a log can be written back without all others: the kernel
+/// caches files in folios, of one page or of many, and writes whole ones. What is
+/// written frame by frame lies in small ones, unless a kernel does it otherwise.
+/// Tried once in a process.
+///
+/// # Errors
+/// When nothing can be cut, or nothing is written back.
+pub fn tears_logs() -> Result<bool> {
+    static KNOWN: Mutex<Option<bool>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(tears) = *known {
+        return Ok(tears);
+    }
+    let left = log_behind_a_cut(Some(Tear::one_page(1)))?;
+    ensure!(left.iter().any(|byte| *byte != 0), "a page that was written back is gone behind a power cut");
+    let tears = left != log();
+    *known = Some(tears);
+    Ok(tears)
+}
+
+/// What a cut leaves of a log that nobody flushed; nothing where it is gone.
+///
+/// # Errors
+/// When it cannot be written, cut or read.
+pub fn log_behind_a_cut(tear: Option<Tear>) -> Result<Vec<u8>> {
+    let disk = Disk::ext4(false)?;
+    let path = disk.folder().join("log");
+    let (mut file, log) = (std::fs::File::create(&path)?, log());
+    let mut rest = log.as_slice();
+    for num_bytes in FRAME_BYTES.into_iter().cycle() {
+        let (next, behind) = rest.split_at(num_bytes.min(rest.len()));
+        if next.is_empty() {
+            break;
+        }
+        file.write_all(next)?;
+        rest = behind;
+    }
+    drop(file);
+    disk.cut(tear)?;
+    disk.power_on()?;
+    match std::fs::read(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        read => read.with_context(|| path.display().to_string()),
+    }
+}
+
+/// A log without a byte that is 0, which is what a page has that was not written.
+fn log() -> Vec<u8> {
+    (1..=NUM_FRAMES).flat_map(|frame| vec![frame; NUM_LOG_BYTES / usize::from(NUM_FRAMES)]).collect()
 }
 
 /// Unmounts as soon as nobody uses it.

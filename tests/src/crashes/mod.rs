@@ -20,7 +20,7 @@ pub mod record;
 pub mod signals;
 pub mod table;
 pub mod trial;
-mod workers;
+pub mod workers;
 
 pub use baseline::Baseline;
 pub use trial::{Kind, Outcome, Trial};

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::losses::{self, Losses};
@@ -102,12 +103,17 @@ pub fn all_losses(made: &[Made]) -> Losses {
 }
 
 /// What no power cut did to a file and some have to, where power cuts and both
-/// of their controls were made.
-#[must_use]
-pub fn unseen_losses(made: &[Made]) -> Vec<String> {
+/// of their controls were made; then it asks whether logs can be torn here.
+///
+/// # Errors
+/// When that cannot be found out.
+pub fn unseen_losses(made: &[Made], tears_logs: impl FnOnce() -> Result<bool>) -> Result<Vec<String>> {
     let cuts = [Kind::PowerCut, Kind::PowerCutUnflushedDatabase, Kind::PowerCutUnflushedFolder];
     let is_made = |kind: &Kind| made.iter().any(|one| one.trial.kind == *kind);
-    if cuts.iter().all(is_made) { losses::unseen(&all_losses(made)) } else { Vec::new() }
+    if !cuts.iter().all(is_made) {
+        return Ok(Vec::new());
+    }
+    Ok(losses::unseen(&all_losses(made), tears_logs()?))
 }
 
 /// The table as text, with what cuts did to files where there were some.
@@ -271,19 +277,21 @@ mod tests {
     }
 
     #[test]
-    fn cuts_that_tore_nothing_are_named_where_all_were_made() {
+    fn cuts_that_tore_nothing_are_named_where_all_were_made() -> Result<()> {
         let kinds = [Kind::PowerCut, Kind::PowerCutUnflushedDatabase, Kind::PowerCutUnflushedFolder];
         let mut cuts = kinds.map(|kind| made(kind, 0, true));
-        assert_eq!(unseen_losses(&cuts[..2]), Vec::<String>::new());
-        let all = unseen_losses(&cuts);
+        assert_eq!(unseen_losses(&cuts[..2], || anyhow::bail!("nobody asks"))?, Vec::<String>::new());
+        let all = unseen_losses(&cuts, || Ok(true))?;
         assert!(all.iter().any(|line| line.contains("in part: checkpoint files")), "{all:?}");
         cuts[0].outcome.losses.insert((Part::Checkpoint, Loss::InPart), 3);
         cuts[2].outcome.losses.insert((Part::Checkpoint, Loss::Gone), 8);
-        let left = unseen_losses(&cuts);
+        let left = unseen_losses(&cuts, || Ok(true))?;
         assert!(!left.is_empty() && !left.iter().any(|line| line.contains("checkpoint")), "{left:?}");
         let table = text(&cuts);
         assert!(table.lines().any(|line| line == "checkpoint files          8      0        3"), "{table}");
         assert_eq!(rows(&cuts)[0].num_files_changed, 3);
+        assert!(unseen_losses(&cuts, || anyhow::bail!("it cannot be found out")).is_err());
+        Ok(())
     }
 
     #[test]

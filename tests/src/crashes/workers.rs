@@ -78,7 +78,8 @@ fn is_running(id: u32) -> bool {
 }
 
 /// Children of a process that run, in the order of their numbers.
-fn children(parent: u32) -> Vec<u32> {
+#[must_use]
+pub fn children(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = processes.filter_map(|item| item.file_name().to_str()?.parse::<u32>().ok());
     let mut found: Vec<u32> =

@@ -27,6 +27,7 @@ use crate::export::{self, NamedTensor};
 use crate::probe::error::ProbeError;
 use crate::probe::state_bytes::{StateBytes, digest_of};
 use crate::probe::walk::{Setting, Trajectory};
+use crate::run::calendar;
 use crate::run::error::{RunError, chain};
 use crate::run::history::{History, Progress};
 use crate::run::refusal::Refusal;
@@ -40,8 +41,8 @@ use super::{Process, ReplayError};
 /// numbers are written with more or fewer digits.
 const SLACK_BYTES: u64 = 1 << 20;
 
-/// How much larger than the initial state the files of a checkpoint may be:
-/// gradients of an unfinished update join it, and numbers grow in its documents.
+/// How much larger than the initial state the files of a checkpoint may be, but
+/// for the sums of an unfinished update: numbers grow in its documents.
 const MAX_GROWTH: u64 = 4;
 
 /// The most bytes that a checkpoint of this contract may have, by its state at the
@@ -57,7 +58,14 @@ pub(super) fn max_checkpoint_bytes(initial: &Engine, setting: &Setting<'_>) -> R
     let state = StateBytes::capture(initial, contract, plan, selection.state())?;
     let shards = state.iter().flat_map(|(_, shards)| shards.values());
     let num_bytes = shards.fold(0u64, |sum, bytes| sum.saturating_add(bytes.len() as u64));
-    Ok(num_bytes.saturating_mul(MAX_GROWTH).saturating_add(SLACK_BYTES))
+    Ok(limit(num_bytes, initial.num_gradient_bytes() as u64, calendar::max_sums(contract)))
+}
+
+/// The most bytes of a checkpoint whose initial state has so many, with so many
+/// sums of gradients of so many bytes.
+const fn limit(initial_bytes: u64, sum_bytes: u64, num_sums: u64) -> u64 {
+    let of_sums = sum_bytes.saturating_mul(num_sums);
+    initial_bytes.saturating_mul(MAX_GROWTH).saturating_add(of_sums).saturating_add(SLACK_BYTES)
 }
 
 /// Refuses a checkpoint by its manifest before its files are read into memory.
@@ -293,4 +301,30 @@ fn tensors(path: &str, bytes: &[u8]) -> Option<Vec<NamedTensor>> {
     export::read(checkpoint::file_kind(path), &mut reader, bytes.len() as u64)
         .ok()
         .map(|(tensors, _)| tensors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a parameter in a checkpoint: its value and two moments.
+    const OF_PARAMETER: u64 = 12;
+    /// Bytes of it in one sum of gradients.
+    const OF_SUM: u64 = 4;
+
+    /// Windows of up to so many microbatches have as many sums as their number has
+    /// binary digits, and all of them one before a power of two.
+    #[test]
+    fn an_honest_checkpoint_of_a_long_window_is_within_the_limit() {
+        let num_parameters: u64 = 1 << 24;
+        let (initial, of_sum) = (num_parameters * OF_PARAMETER, num_parameters * OF_SUM);
+        for num_sums in 0..=u64::from(u32::BITS) {
+            let honest = initial + num_sums * of_sum;
+            let limit = limit(initial, of_sum, num_sums);
+            assert!(honest <= limit, "{num_sums} sums: {honest} bytes, and {limit} allowed");
+            assert!(limit < MAX_GROWTH * honest + 2 * SLACK_BYTES, "{num_sums} sums: {limit} limits nothing");
+        }
+        // A window of 1024 microbatches has up to ten, which growth alone leaves no room for.
+        assert!(limit(initial, 0, 0) < initial + 10 * of_sum);
+    }
 }

@@ -71,7 +71,7 @@ pub(super) fn microbatches_before_save(contract: &Contract, step: u64, is_last: 
 
 /// Most sums of each gradient that a checkpoint holds: one for each binary digit
 /// of the microbatches that are done.
-pub(super) fn max_sums(contract: &Contract) -> u64 {
+pub(crate) fn max_sums(contract: &Contract) -> u64 {
     let digits = u32::BITS - contract.batch.accumulation.leading_zeros();
     match contract.checkpoints.mid_accumulation {
         MidAccumulation::RoundToBoundary => 0,

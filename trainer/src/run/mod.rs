@@ -8,7 +8,7 @@
 //! out but a crash writes `attempt.end`.
 
 pub mod attempt;
-mod calendar;
+pub(crate) mod calendar;
 pub mod conclude;
 pub mod doubt;
 pub mod error;

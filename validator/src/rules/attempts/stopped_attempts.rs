@@ -28,8 +28,8 @@ declare_rule!(
         what: "Notes every attempt without a terminal entry, every committed checkpoint whose bytes the attempt that wrote them did not \
                accept, and every attempt of several workers that failed, with the fault family where stages and times tell it: a save \
                that was not at its end, a process that is gone, or several workers that came no further for as long as the \
-               contract's timeout and failed of nothing else that the attempt says. Warns of an attempt that is said to have waited \
-               for a worker and ended sooner than that.",
+               contract's timeout, less one sign of life, and failed of nothing else that the attempt says. Warns of an attempt that \
+               is said to have waited for a worker and ended sooner than that behind its last update.",
         why: "That a process stopped, and after how long a wait, can be read off the entries, whether or not the trainer says the cause. \
               A run that was struck often, or always at one place, tells of its machine.",
         remedy: "Compare with what the run observed itself (GL710). Repeated stops at one stage are a defect of machine or storage.",
@@ -68,11 +68,15 @@ struct Running {
     /// Whether it says, behind its last step, that something else went wrong.
     has_other_fault: bool,
     num_workers: u32,
+    /// When every worker had answered for the last time, or somewhat before.
+    answered_us: u64,
     /// When it last came further.
     progress_us: u64,
     saving: BTreeMap<CheckpointId, Stage>,
     start: u64,
     step: u64,
+    /// Time of the entry of that step, or of its start.
+    stepped_us: u64,
     /// Longest time that an update took.
     update_us: u64,
 }
@@ -116,7 +120,11 @@ impl Stops<'_> {
             && entry.header.attempt == Some(running.attempt)
         {
             running.saving.insert(checkpoint.clone(), stage);
-            running.progress_us = entry.time_us;
+            // What an asynchronous save does behind its request it does beside a
+            // loop that may stand still.
+            if stage == Stage::Requested || !self.is_asynchronous {
+                running.progress_us = entry.time_us;
+            }
         }
     }
 
@@ -139,23 +147,28 @@ impl Stops<'_> {
         if outcome != End::Failed {
             return;
         }
-        let waited_us = entry.time_us.saturating_sub(running.progress_us);
         let timeout_us = u64::from(collective.timeout_ms) * 1000;
-        // The wait may have begun inside of the last update on record.
-        let earlier_us = running.update_us + u64::from(collective.heartbeat_ms) * 1000 + SLACK_US;
-        let is_possible = waited_us.saturating_add(earlier_us) >= timeout_us;
-        let waited = format!("{} ms behind step {}", waited_us / 1000, running.step);
+        let heartbeat_us = u64::from(collective.heartbeat_ms) * 1000;
+        let waited = |us: u64| format!("{} ms behind step {}", us / 1000, running.step);
+        // A worker may have fallen silent while the attempt evaluated or saved, and
+        // is then called late as soon as it is asked again; or inside of the last
+        // update on record.
+        let silent_us = entry.time_us.saturating_sub(running.answered_us);
+        let earlier_us = running.update_us.saturating_add(heartbeat_us).saturating_add(SLACK_US);
+        let is_possible = silent_us.saturating_add(earlier_us) >= timeout_us;
         if let Some(index) = running.late.filter(|_| !is_possible) {
             let message = "a worker is said to have been late, sooner than the contract's timeout";
-            let expected = format!("{} ms without progress", collective.timeout_ms);
-            sink.warning(At::entry(index, "/time_us"), message, expected, waited);
+            let expected = format!("{} ms without an update", collective.timeout_ms);
+            sink.warning(At::entry(index, "/time_us"), message, expected, waited(silent_us));
             return;
         }
-        // Who asked behind the last entry waited for all of the timeout.
-        let is_late = waited_us >= timeout_us && !running.has_other_fault;
+        // Who asked behind the last entry waited for all of the timeout, or for
+        // what was left of it since a sign of life that came before.
+        let waited_us = entry.time_us.saturating_sub(running.progress_us);
+        let is_late = waited_us.saturating_add(heartbeat_us) >= timeout_us && !running.has_other_fault;
         let cause = is_late.then_some(FaultKind::CollectiveTimeout);
         let message = format!("attempt {} of {} workers failed", running.attempt, running.num_workers);
-        sink.note(At::entry(entry.index, "").cause(cause), message, "a further update", waited);
+        sink.note(At::entry(entry.index, "").cause(cause), message, "a further update", waited(waited_us));
     }
 }
 
@@ -170,16 +183,23 @@ impl Check for Stops<'_> {
                     late: None,
                     has_other_fault: false,
                     num_workers: halves.obs.plan.num_workers,
+                    answered_us: entry.time_us,
                     progress_us: entry.time_us,
                     saving: BTreeMap::new(),
                     start: entry.index,
                     step: halves.det.from_step,
+                    stepped_us: entry.time_us,
                     update_us: 0,
                 });
             }
             Body::Step(halves) => {
                 if let Some(running) = &mut self.running {
+                    // One with digests is written behind the evaluations of its step,
+                    // and the update itself came at some time behind the one before it.
+                    let has_digests = halves.det.state.is_some();
+                    running.answered_us = if has_digests { running.stepped_us } else { entry.time_us };
                     running.progress_us = entry.time_us;
+                    running.stepped_us = entry.time_us;
                     running.step = entry.header.step.unwrap_or(running.step);
                     running.update_us = running.update_us.max(halves.obs.duration_us);
                     running.has_other_fault = false;

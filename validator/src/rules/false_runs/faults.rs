@@ -5,7 +5,7 @@ use schemas::body::{
     AnomalyDet, AnomalyObs, Body, CheckpointFailedObs, Halves, Kind, ObservedFault, Outcome,
 };
 use schemas::contract::{
-    Architecture, Contract, DropoutDraws, FaultKind, FaultPhase, PlannedFault, Recovery,
+    Architecture, Contract, DropoutDraws, FaultKind, FaultPhase, PlannedFault, Recovery, SaveMode,
 };
 use schemas::finding::Severity;
 use schemas::ids::LearnerId;
@@ -62,13 +62,27 @@ fn late_at_once() -> Fixture {
     RunBuilder::new().workers(2).struck_by(strike).build()
 }
 
+/// The same, behind the evaluation and the save of step 4.
+fn late_behind_a_save() -> Fixture {
+    let mut fixture = late_at_once();
+    fixture.drop_where(|e| e.body.kind() == Kind::Step && e.header.step == Some(5));
+    fixture
+}
+
 /// The contract's timeout of the fixture's runs of several workers.
 const TIMEOUT_US: u64 = 10_000_000;
+/// Longest time between two signs of life in them.
+const HEARTBEAT_US: u64 = 100_000;
 
 /// Lets so much time pass before the fault is seen.
 fn delay(fixture: &mut Fixture, by_us: u64) {
     let seen = fixture.entries.iter().position(|e| e.body.kind() == Kind::FaultObserved);
-    for entry in &mut fixture.entries[seen.expect("it was seen")..] {
+    delay_from(fixture, seen.expect("it was seen"), by_us);
+}
+
+/// Lets so much time pass before an entry.
+fn delay_from(fixture: &mut Fixture, place: usize, by_us: u64) {
+    for entry in &mut fixture.entries[place..] {
         entry.time_us += by_us;
     }
 }
@@ -108,13 +122,60 @@ fn stages_and_times_tell_why_an_attempt_stopped() {
 /// little of it.
 #[test]
 fn a_late_worker_is_told_by_the_time_where_nobody_says_it() {
-    for (waited_us, expected) in
-        [(TIMEOUT_US, Some(FaultKind::CollectiveTimeout)), (TIMEOUT_US * 9 / 10, None)]
-    {
+    let late = Some(FaultKind::CollectiveTimeout);
+    // One that stands still altogether may have been heard of that much before it
+    // was asked.
+    let cases = [
+        (TIMEOUT_US, late),
+        (TIMEOUT_US - HEARTBEAT_US, late),
+        (TIMEOUT_US - 2 * HEARTBEAT_US, None),
+        (TIMEOUT_US * 9 / 10, None),
+    ];
+    for (waited_us, expected) in cases {
         let mut silent = late_at_once();
         delay(&mut silent, waited_us);
         silent.drop_where(|e| e.body.kind() == Kind::FaultObserved);
         assert_eq!(stopped(&silent).1, expected, "{waited_us} us");
+    }
+}
+
+/// A loop that waits for a worker comes no further by what its saver does beside
+/// it.
+#[test]
+fn a_save_beside_the_wait_hides_no_late_worker() {
+    for (mode, expected) in
+        [(SaveMode::Asynchronous, Some(FaultKind::CollectiveTimeout)), (SaveMode::Synchronous, None)]
+    {
+        let mut late = late_behind_a_save();
+        late.frozen.contract.checkpoints.mode = mode;
+        delay(&mut late, TIMEOUT_US);
+        late.drop_where(|e| e.body.kind() == Kind::CandidateAdmitted && e.header.step == Some(4));
+        for kind in [Kind::CheckpointStaged, Kind::CheckpointDurablyCommitted] {
+            late.change(kind, 1, |entry| entry.time_us += TIMEOUT_US / 2);
+        }
+        assert_eq!(stopped(&late).1, expected, "{mode:?}");
+    }
+}
+
+/// A worker that stood still while the others evaluated or saved is late as soon
+/// as it is asked again. A step with digests is written behind its evaluations.
+#[test]
+fn a_worker_that_fell_silent_before_it_was_asked_may_be_late_at_once() {
+    for (kind, has_digests, is_warned) in [
+        (Kind::Eval, false, false),
+        (Kind::CheckpointDurablyCommitted, false, false),
+        (Kind::Step, true, false),
+        (Kind::Step, false, true),
+    ] {
+        let mut late = late_behind_a_save();
+        if has_digests {
+            body!(late, Step, 3, |h| h.det.state = Some(Vec::new()));
+        }
+        let place = late.entries.iter().position(|e| e.body.kind() == kind && e.header.step == Some(4));
+        delay_from(&mut late, place.expect("step 4 has one"), TIMEOUT_US);
+        let (text, cause) = stopped(&late);
+        assert_eq!(text.contains("sooner than the contract's timeout"), is_warned, "{kind:?}: {text}");
+        assert_eq!(cause, None, "{kind:?}: {text}");
     }
 }
 
