@@ -5,7 +5,7 @@
 //! one, the metric is measured, the card is the arm's. What only several runs
 //! show together is for the campaign's audit.
 
-use schemas::campaign::{Arm, Preregistration};
+use schemas::campaign::{Arm, Claim, ClaimDimension, Preregistration};
 use schemas::contract::{Contract, FileBinding, Membership};
 use schemas::data::Split;
 use schemas::digest::encode_hex;
@@ -146,6 +146,15 @@ fn check_metric(contract: &Contract, preregistration: &Preregistration, problems
         "/evaluation/streams",
         format!("has no stream {:?} of the val split with the campaign's direction", metric.stream),
         "evaluate what the campaign compares",
+    );
+    // The evaluator computes the stream that selects. Found only when every run is
+    // trained, this would cost them all.
+    let is_of_quality = |claim: &Claim| claim.dimension == ClaimDimension::Quality;
+    problems.require(
+        !preregistration.claims.iter().any(is_of_quality) || contract.selection.stream == metric.stream,
+        "/selection/stream",
+        format!("is {:?}; the campaign compares the quality of {:?}", contract.selection.stream, metric.stream),
+        "select by the campaign's metric: of another stream only the trainer has a value, and no claim rests on that",
     );
 }
 

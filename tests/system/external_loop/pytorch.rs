@@ -53,7 +53,8 @@ fn frozen(package: &Path, script: &Path) -> RunFolder {
     let runtime = said(package, "governed_ledger.runtime()");
     // So that a step is on the disk before the next one is made: a kill may lose
     // what the contract's durability allows, and these tests want it executed again.
-    let changes = ["/durability/max_unsynced_steps=1"];
+    // And many more steps than a kill needs to arrive.
+    let changes = ["/budget/max_steps=60", "/durability/max_unsynced_steps=1", "/stopping/step=60"];
     let folder = RunFolder::external(script, &backend, &runtime, &changes);
     let _ = folder.freeze().expect_code(0);
     folder
@@ -98,7 +99,7 @@ fn a_pytorch_loop_that_is_killed_and_resumed_is_accepted_and_handed_off() -> Res
     assert!(text.starts_with("incomplete (external-loop): "), "{text}");
     let finished = train(package.path(), &folder).expect_code(0);
     assert!(finished.stdout.contains(&format!("attempt 2 resumes from {checkpoint}\n")), "{finished}");
-    assert!(finished.stdout.contains("finished at step 20"), "{finished}");
+    assert!(finished.stdout.contains("finished at step 60"), "{finished}");
 
     // Somebody else's forward pass gives the numbers of the loop.
     let _ = folder.evaluator_command("val", &["--ledger", "run.db"]).expect_code(0);
@@ -110,7 +111,7 @@ fn a_pytorch_loop_that_is_killed_and_resumed_is_accepted_and_handed_off() -> Res
     assert_eq!(status(&report, "GL416"), "passed");
     assert_eq!(report["denominators"]["attempted"], 2);
     let executed = report["denominators"]["steps_executed"].as_u64().context("a count")?;
-    assert_eq!(executed, 20 + num_again, "steps behind {checkpoint} were executed again");
+    assert_eq!(executed, 60 + num_again, "steps behind {checkpoint} were executed again");
     let _ = folder.audit(&["--save"]).expect_code(0);
     let _ = folder.ledger_command("handoff", &[]).expect_code(0);
     let handoff = std::fs::read_to_string(folder.path().join("run.db.handoff.dsse.json"))?;

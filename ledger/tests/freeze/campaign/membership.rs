@@ -117,7 +117,10 @@ fn what_the_preregistration_does_not_have_is_refused() {
                 fixture.set(pointer, json!("other"));
             }
         },
-        &["/evaluation/streams: has no stream \"val\""],
+        &[
+            "/evaluation/streams: has no stream \"val\"",
+            "/selection/stream: is \"other\"; the campaign compares the quality of \"val\"",
+        ],
     );
     check(
         |fixture| fixture.edit_file("policy.json", |card| card["version"] = json!("other")),
