@@ -54,16 +54,16 @@ impl PrivateFolder {
     /// # Errors
     /// When it cannot be made.
     pub fn held_in(parent: &Path, prefix: &str) -> io::Result<Self> {
-        let made = Self::new_in(parent, prefix)?;
-        let Some(text) = marker_text() else { return Ok(made) };
-        let marker = mark(made.path(), &text).ok();
+        let folder = make(parent, prefix)?;
+        let Some(text) = marker_text() else { return Ok(Self { folder, _marker: None }) };
+        let marker = mark(folder.path(), &text).ok();
         let is_first = || LOOKED_FOR.lock().unwrap_or_else(PoisonError::into_inner).insert(prefix.to_owned());
         // A command may have put its own folder in place of the system's.
         if parent == std::env::temp_dir() && is_first() {
-            let owner = fs::symlink_metadata(made.path())?.uid();
+            let owner = fs::symlink_metadata(folder.path())?.uid();
             remove_abandoned(parent, prefix, owner, &text);
         }
-        Ok(Self { _marker: marker, ..made })
+        Ok(Self { folder, _marker: marker })
     }
 
     /// Makes one in a folder of the caller's. It has no marker: what a killed process
@@ -72,9 +72,7 @@ impl PrivateFolder {
     /// # Errors
     /// When it cannot be made.
     pub fn new_in(parent: &Path, prefix: &str) -> io::Result<Self> {
-        let mut builder = tempfile::Builder::new();
-        let folder = builder.prefix(prefix).rand_bytes(NUM_RANDOM_CHARACTERS).tempdir_in(parent)?;
-        Ok(Self { folder, _marker: None })
+        Ok(Self { folder: make(parent, prefix)?, _marker: None })
     }
 
     /// The folder.
@@ -82,6 +80,44 @@ impl PrivateFolder {
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        // What is left of it then, `TempDir` tries once more.
+        let _ = remove(self.folder.path());
+    }
+}
+
+fn make(parent: &Path, prefix: &str) -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix(prefix).rand_bytes(NUM_RANDOM_CHARACTERS).tempdir_in(parent)
+}
+
+/// Removes a folder. Its marker goes last: a process that is killed meanwhile leaves
+/// one that the next process knows and removes.
+fn remove(folder: &Path) -> io::Result<()> {
+    remove_but_marker(folder)?;
+    match fs::remove_file(folder.join(MARKER)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::remove_dir(folder)
+}
+
+/// Removes everything in a folder but its marker. No link is followed.
+fn remove_but_marker(folder: &Path) -> io::Result<()> {
+    for item in fs::read_dir(folder)? {
+        let item = item?;
+        if item.file_name() == MARKER {
+            continue;
+        }
+        if item.file_type()?.is_dir() {
+            fs::remove_dir_all(item.path())?;
+        } else {
+            fs::remove_file(item.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// What a marker holds; none where the system does not name its start.
@@ -113,7 +149,7 @@ fn remove_abandoned(parent: &Path, prefix: &str, owner: u32, text: &str) {
         let path = item.path();
         // Locked until it is gone, so that of two processes one removes it.
         if let Some(_marker) = take_marker(&path, owner, text) {
-            let _ = fs::remove_dir_all(&path);
+            let _ = remove(&path);
         }
     }
 }
@@ -218,6 +254,29 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(!held.exists());
+    }
+
+    #[test]
+    fn a_removal_that_is_killed_leaves_the_marker_to_the_next_one() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let parent = parent.path();
+        let text = text();
+        let folder = left(parent, "copy-Ab12Cd", Some(&text));
+        fs::create_dir_all(folder.join("checkpoints/one")).expect("folders");
+        fs::write(folder.join("checkpoints/one/weights"), b"w").expect("a file");
+        let outside = left(parent, "outside", None);
+        std::os::unix::fs::symlink(&outside, folder.join("link")).expect("a link");
+        // As far as a removal comes before the marker's turn.
+        remove_but_marker(&folder).expect("removed");
+        let names: Vec<_> = fs::read_dir(&folder).expect("a folder").map(|item| item.expect("one")).collect();
+        assert_eq!(names.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>(), [MARKER]);
+        assert!(outside.join("ledger.db").exists(), "a link is not followed");
+        let owner = fs::metadata(parent).expect("a folder").uid();
+        remove_abandoned(parent, "copy-", owner, &text);
+        assert!(!folder.exists());
+        // One without a marker goes as well.
+        remove(&outside).expect("removed");
+        assert!(!outside.exists());
     }
 
     #[test]

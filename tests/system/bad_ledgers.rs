@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ledger::keys::{KeyRing, Role};
-use ledger::recorder::Recorder;
+use ledger::recorder::{Record, Recorder};
+use schemas::body::{AmendmentDet, Body, Halves, Nothing};
 use system_tests::dump;
+use system_tests::forgery::{Forgery, past_triggers};
 use system_tests::programs::{self, Finished, TRAINER};
 use system_tests::run_folder::{RunFolder, flip_byte};
 
@@ -215,4 +217,44 @@ fn last_model(run: &RunFolder) -> serde_json::Value {
     let entries = run.entries();
     let last = entries.iter().rfind(|entry| entry["kind"] == "checkpoint.durably_committed");
     last.expect("a committed checkpoint")["body"]["det"]["model"].clone()
+}
+
+#[test]
+fn a_report_that_shows_a_cut_is_not_replaced() {
+    let run = RunFolder::frozen();
+    let keys = KeyRing::open(&run.path().join("keys")).expect("the run's keys");
+    let trainer = keys.get(Role::Trainer).expect("a key");
+    let recorder = Recorder::open(&run.ledger(), trainer).expect("nobody else writes");
+    let det = AmendmentDet { amends: 0, statement: "one".to_owned() };
+    let record = Record::new(Body::Amendment(Box::new(Halves { det, obs: Nothing {} })));
+    recorder.append_durable(record).expect("one more entry");
+    recorder.close().expect("the ledger is released");
+    let saved = run.audit(&["--save"]);
+    assert!(saved.stderr.contains("into run.db.report.dsse.json"), "{saved}");
+    let path = run.path().join("run.db.report.dsse.json");
+    let report = std::fs::read(&path).expect("a report");
+
+    let mut forgery = Forgery::open(&run.ledger()).expect("a ledger");
+    forgery.entries.truncate(1);
+    forgery.seal(Some(&keys)).expect("written");
+    let _ = run.audit(&[]).expect_code(TAMPERED);
+    let refused = run.audit(&["--save"]);
+    refused.expect_complaint(COULD_NOT_RUN, "run.db", &["is left as it is", "GL111", "--save-to FILE"]);
+    assert!(refused.stdout.starts_with("tampered"), "the verdict is printed: {refused}");
+    assert_eq!(std::fs::read(&path).expect("a report"), report);
+    let _ = run.audit(&["--save-to", "new.json"]).expect_code(TAMPERED);
+    let _ = run.audit(&[]).expect_code(TAMPERED);
+}
+
+#[test]
+fn a_report_of_a_run_that_cannot_be_read_does_not_lie_beside_it() {
+    let run = RunFolder::frozen();
+    past_triggers(&run.ledger(), |connection| {
+        Ok(connection.execute_batch("UPDATE entries SET entry = x'7b7d' WHERE seq = 0")?)
+    })
+    .expect("written");
+    let refused = run.audit(&["--save"]);
+    refused.expect_complaint(COULD_NOT_RUN, "run.db", &["is left as it is", "--save-to FILE"]);
+    assert!(refused.stdout.starts_with("tampered"), "the verdict is printed: {refused}");
+    assert!(!run.path().join("run.db.report.dsse.json").exists());
 }

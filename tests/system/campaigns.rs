@@ -7,9 +7,11 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
 
+use ledger::keys::KeyRing;
 use schemas::dsse::{CAMPAIGN_REPORT_PAYLOAD_TYPE, Envelope};
 use serde_json::{Value, json};
 use system_tests::dump;
+use system_tests::forgery::{Forgery, past_triggers};
 use system_tests::honest::above_notes;
 use system_tests::mutations::campaigns;
 use system_tests::programs::{EVALUATOR, Finished, LEDGER, TRAINER, command, run};
@@ -192,6 +194,45 @@ fn pages_of_a_campaign_show_its_runs_and_the_report_that_was_signed() {
     let shown = page(&campaign, &address);
     assert!(shown.contains("is not usable") && !shown.contains(&verdict), "{shown}");
     assert!(page(&campaign, "/campaigns/none").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn a_report_that_shows_a_cut_is_not_replaced() {
+    let campaign = Campaign::new();
+    campaign.frozen("plain-1", "plain", "1", &[]);
+    let _ = campaign.add("plain-1", &["--purpose", "confirmation"]).expect_code(0);
+    let saved = campaign.ledger(&["campaign", "audit", "campaign.db", "--save"]);
+    assert!(saved.stderr.contains("into campaign.db.report.dsse.json"), "{saved}");
+    let path = campaign.path().join("campaign.db.report.dsse.json");
+    let report = std::fs::read(&path).expect("a report");
+    // Its owner cuts it behind the freeze, and signs what is left.
+    let mut forgery = Forgery::open(&campaign.path().join("campaign.db")).expect("a ledger");
+    forgery.entries.truncate(1);
+    let keys = KeyRing::open(&campaign.path().join("keys")).expect("the owner's keys");
+    forgery.seal(Some(&keys)).expect("written");
+    let _ = campaign.ledger(&["campaign", "audit", "campaign.db"]).expect_code(3);
+    for arguments in [&["--save"][..], &["--save-to", "campaign.db.report.dsse.json"]] {
+        let refused = campaign.ledger(&[&["campaign", "audit", "campaign.db"][..], arguments].concat());
+        refused.expect_complaint(2, "campaign.db", &["is left as it is", "GC126", "--save-to FILE"]);
+        assert!(refused.stdout.starts_with("tampered"), "the verdict is printed: {refused}");
+        assert_eq!(std::fs::read(&path).expect("a report"), report);
+    }
+    let _ = campaign.ledger(&["campaign", "audit", "campaign.db", "--save-to", "new.json"]).expect_code(3);
+    let _ = campaign.ledger(&["campaign", "audit", "campaign.db"]).expect_code(3);
+}
+
+#[test]
+fn a_report_of_a_campaign_that_cannot_be_read_does_not_lie_beside_it() {
+    let campaign = Campaign::new();
+    past_triggers(&campaign.path().join("campaign.db"), |connection| {
+        Ok(connection.execute_batch("UPDATE entries SET entry = x'7b7d' WHERE seq = 0")?)
+    })
+    .expect("written");
+    let audit = audited(&campaign);
+    assert_eq!((&audit["campaign"], audit["verdict"].as_str()), (&Value::Null, Some("tampered")));
+    let refused = campaign.ledger(&["campaign", "audit", "campaign.db", "--save"]);
+    refused.expect_complaint(2, "campaign.db", &["is left as it is", "--save-to FILE"]);
+    assert!(!campaign.path().join("campaign.db.report.dsse.json").exists());
 }
 
 #[test]

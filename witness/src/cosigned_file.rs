@@ -81,8 +81,9 @@ pub struct CosignedFile {
 
 impl CosignedFile {
     /// Opens or makes the file of the ledger of this origin, waits until no other
-    /// writer has it, and reads it. The torn end of an append that a power cut ended
-    /// is cut off.
+    /// writer has it, and reads it. Where a power cut ended an append, its torn end is
+    /// cut off; a note that lacks only the empty line behind it, which an audit counts,
+    /// gets that.
     ///
     /// # Errors
     /// When it cannot be accessed, or holds something else.
@@ -105,6 +106,9 @@ impl CosignedFile {
         let (notes, whole) = parse(&bytes, origin).map_err(content)?;
         if whole < bytes.len() {
             file.set_len(whole as u64).map_err(io)?;
+            file.sync_all().map_err(io)?;
+        } else if !bytes.is_empty() && !bytes.ends_with(b"\n\n") {
+            file.write_all(b"\n").map_err(io)?;
             file.sync_all().map_err(io)?;
         }
         Ok(Self { file, notes, path: path.to_owned() })
@@ -152,8 +156,8 @@ impl CosignedFile {
 }
 
 /// The notes of the file of the ledger of this origin, none of them verified, and the
-/// length up to the end of the last one. What follows may be cut off: it is the
-/// beginning of another note.
+/// length up to the end of the last one, which may lack the empty line behind it. What
+/// follows may be cut off: it is the beginning of another note.
 ///
 /// # Errors
 /// In words, when the file holds something else.
@@ -166,14 +170,21 @@ pub fn parse(bytes: &[u8], origin: &str) -> Result<(Vec<ParsedNote>, usize), Str
         return Err("a note is not followed by one empty line".to_owned());
     }
     let notes = texts.iter().map(|text| note::parse(text)).collect::<Result<Vec<_>, _>>();
-    let notes = notes.map_err(|error| error.to_string())?;
+    let mut notes = notes.map_err(|error| error.to_string())?;
     if let Some(note) = notes.iter().find(|note| note.head.origin != origin) {
         return Err(format!("it holds a head of {}, and the ledger is {origin}", note.head.origin));
     }
     if !rest.is_empty() && !is_torn(rest, origin) {
         return Err("what follows its last note is no part of another one".to_owned());
     }
-    Ok((notes, whole))
+    // All of an append but its last byte is a note that an audit counts.
+    match std::str::from_utf8(rest).ok().and_then(|text| note::parse(text).ok()) {
+        Some(last) => {
+            notes.push(last);
+            Ok((notes, bytes.len()))
+        }
+        None => Ok((notes, whole)),
+    }
 }
 
 /// Whether bytes can be the beginning of an append to the file of this ledger.
@@ -223,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_appended_and_a_torn_end_is_cut_off() {
+    fn notes_are_appended_and_a_torn_end_is_cut_off_unless_it_is_a_note() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run.db.cosigned");
         let mut file = CosignedFile::open(&path, ORIGIN).expect("a new file");
@@ -234,22 +245,41 @@ mod tests {
         drop(file);
         let complete = std::fs::read(&path).expect("readable");
         let torn = note(9, 2);
-        for length in 0..torn.len() {
-            let bytes = [&complete[..], &torn.as_bytes()[..length]].concat();
-            std::fs::write(&path, bytes).expect("written");
-            let file = CosignedFile::open(&path, ORIGIN).expect("the torn end is cut off");
-            assert_eq!(file.notes().len(), 2, "cut at {length}");
-            assert_eq!(std::fs::read(&path).expect("readable"), complete, "cut at {length}");
+        let mut whole = Vec::new();
+        for length in 0..=torn.len() {
+            let rest = &torn.as_bytes()[..length];
+            std::fs::write(&path, [&complete[..], rest].concat()).expect("written");
+            let is_note = std::str::from_utf8(rest).is_ok_and(|text| note::parse(text).is_ok());
+            let kept = if is_note { [&complete[..], rest, b"\n"].concat() } else { complete.clone() };
+            for _ in 0..2 {
+                let file = CosignedFile::open(&path, ORIGIN).expect("whatever a power cut leaves is mended");
+                assert_eq!(file.notes().len(), if is_note { 3 } else { 2 }, "cut at {length}");
+                assert_eq!(std::fs::read(&path).expect("readable"), kept, "cut at {length}");
+            }
+            whole.extend(is_note.then_some(length));
         }
+        // Behind the log's line, and behind the witness's.
+        let behind_log = torn.rfind('\u{2014}').expect("the witness's line");
+        assert_eq!(whole, [behind_log, torn.len()]);
         let file = CosignedFile::open(&path, ORIGIN).expect("readable");
         let witness = |seed| VerifierKey {
             kind: SignatureKind::Witness,
             name: "w".to_owned(),
             public: key(seed).public_bytes(),
         };
-        assert_eq!(file.newest_of(&witness(2)), Some((4, [3; 32])));
+        assert_eq!(file.newest_of(&witness(2)), Some((9, [3; 32])), "what lacked its last byte counts");
         assert_eq!(file.newest_of(&witness(5)), None);
         drop(file);
+        std::fs::write(&path, &complete).expect("written");
+        let mut file = CosignedFile::open(&path, ORIGIN).expect("readable");
+        assert_eq!(file.newest_of(&witness(2)), Some((4, [3; 32])));
+        drop(file);
+        // What is appended behind a note that was mended is one note more.
+        std::fs::write(&path, [&complete[..], torn.as_bytes()].concat()).expect("written");
+        file = CosignedFile::open(&path, ORIGIN).expect("readable");
+        file.append(&note(12, 2)).expect("appended");
+        drop(file);
+        assert_eq!(CosignedFile::open(&path, ORIGIN).expect("readable").notes().len(), 4);
         let other = CosignedFile::open(&path, "governed-ledger/run/a-c");
         assert!(matches!(other, Err(CosignedFileError::Content { .. })), "of another run");
     }

@@ -11,7 +11,7 @@ use ledger::reader::Reader;
 use schemas::contract::Contract;
 use schemas::dsse::REPORT_PAYLOAD_TYPE;
 use schemas::entry::LedgerKind;
-use schemas::report::Report;
+use schemas::report::{Report, RuleResult, RuleStatus};
 use validator::bundle::BundleAudit;
 use validator::{AuditRequest, render};
 
@@ -20,6 +20,9 @@ use crate::arguments::{AuditArguments, OutputFormat};
 use crate::failure::{Failure, OrFail};
 use crate::key_folder;
 use crate::output::{count, print, say, say_done, write_file, write_out};
+
+/// The rule that compares a run's ledger with reports that were signed before.
+const STORED_REPORT: &str = "GL111";
 
 pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
@@ -69,8 +72,11 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
         format!("Verified {} entries under {} rules", count(report.num_entries), report.rules.len()),
         started,
     );
-    if let (Some((path, replace)), Some(signer)) = (target, signer) {
-        write_file(&path, &sign(&report, &signer)?, replace)?;
+    if let (Some((path, is_beside)), Some(signer)) = (target, signer) {
+        if is_beside {
+            refuse_to_hide(&path, report.run.is_some(), STORED_REPORT, &report.rules)?;
+        }
+        write_file(&path, &sign(&report, &signer)?, is_beside)?;
         say(format!("Signed the report with {} into {}.", signer.id(), path.display()));
     }
     Ok(report.verdict.exit_code())
@@ -146,6 +152,38 @@ fn refuse_to_replace_handed_off(ledger: &Path) -> Result<(), Failure> {
     Err(Failure::new(
         format!("{} names the report that is saved beside it", handoff.display()),
         "sign the new report into another file with --save-to FILE",
+    ))
+}
+
+/// What lies beside a ledger is compared with it by every later audit. A report that
+/// this ledger contradicts, or that could not be compared with it, may be all that
+/// shows a cut; and one that names nobody's run or campaign would be called false once
+/// the ledger is restored. `code` is of the rule that compares.
+pub(super) fn refuse_to_hide(
+    path: &Path,
+    is_identified: bool,
+    code: &str,
+    rules: &[RuleResult],
+) -> Result<(), Failure> {
+    let compared = rules.iter().find(|rule| rule.code == code).map(|rule| rule.status);
+    let reason = match compared {
+        Some(RuleStatus::Passed | RuleStatus::NotApplicable) if is_identified => return Ok(()),
+        Some(RuleStatus::Passed | RuleStatus::NotApplicable) => {
+            "what was frozen could not be read, and the new report would name nothing that it is of"
+                .to_owned()
+        }
+        Some(RuleStatus::Failed) => {
+            format!("{code} is broken, and a new report there would hide that from the next audit")
+        }
+        Some(RuleStatus::NotEvaluated) | None => {
+            format!("{code} could not be evaluated, and what may lie there would be lost to the next audit")
+        }
+    };
+    Err(Failure::new(
+        format!("{} is left as it is: {reason}", path.display()),
+        format!(
+            "sign the new report into another file with --save-to FILE; `ledger rule {code}` says what to restore"
+        ),
     ))
 }
 

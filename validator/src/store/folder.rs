@@ -64,6 +64,37 @@ impl CopyFolder {
     }
 }
 
+impl Drop for CopyFolder {
+    fn drop(&mut self) {
+        // `TempDir` comes after this, and finds nothing unless this failed.
+        let _ = clear(self.folder.path()).and_then(|()| remove_cleared(self.folder.path()));
+    }
+}
+
+/// Empties a folder, all but the marker: while that is there, a later audit removes
+/// what an audit that was killed in here left.
+fn clear(folder: &Path) -> io::Result<()> {
+    for item in fs::read_dir(folder)? {
+        let item = item?;
+        let is_folder = item.file_type()?.is_dir();
+        match item.file_name() {
+            name if name == MARKER => {}
+            _ if is_folder => fs::remove_dir_all(item.path())?,
+            _ => fs::remove_file(item.path())?,
+        }
+    }
+    Ok(())
+}
+
+/// Removes a folder that holds a marker or nothing.
+fn remove_cleared(folder: &Path) -> io::Result<()> {
+    let marker = folder.join(MARKER);
+    if fs::symlink_metadata(&marker).is_ok() {
+        fs::remove_file(&marker)?;
+    }
+    fs::remove_dir(folder)
+}
+
 /// What is written into a marker.
 fn marker_text() -> Option<String> {
     let boot = fs::read_to_string(BOOT_ID).ok().filter(|boot| !boot.trim().is_empty())?;
@@ -93,7 +124,7 @@ fn remove_abandoned(parent: &Path, owner: u32, text: &str) {
         let path = item.path();
         // The lock is kept until the folder is gone: another audit may look as well.
         if let Ok(Some(_lock)) = lock_of(&path, owner, text) {
-            let _ = fs::remove_dir_all(&path);
+            let _ = clear(&path).and_then(|()| remove_cleared(&path));
         }
     }
 }
@@ -169,6 +200,26 @@ mod tests {
         }
         assert!(!held.exists());
         assert!(kept.iter().all(|path| path.exists()), "{kept:?}");
+    }
+
+    #[test]
+    fn the_marker_is_the_last_to_go() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let parent = parent.path();
+        let owner = fs::metadata(parent).expect("a folder").uid();
+        let text = marker_text().expect("the system names its start");
+        let folder = parent.join("ledger-audit-Ab12Cd");
+        fs::create_dir_all(folder.join("checkpoints")).expect("folders");
+        for name in ["ledger.db", "checkpoints/weights", UNLOCKED_MARKER] {
+            fs::write(folder.join(name), b"a copy").expect("a file");
+        }
+        fs::write(folder.join(MARKER), &text).expect("a marker");
+        // An audit that is killed here has left what the next one removes.
+        clear(&folder).expect("cleared");
+        let left: Vec<_> = fs::read_dir(&folder).expect("a folder").flatten().collect();
+        assert!(left.len() == 1 && left[0].file_name() == MARKER, "{left:?}");
+        remove_abandoned(parent, owner, &text);
+        assert!(!folder.exists());
     }
 
     #[test]

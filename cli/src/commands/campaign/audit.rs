@@ -14,9 +14,12 @@ use validator::campaign::{CampaignRequest, audit, sarif, text};
 
 use crate::arguments::OutputFormat;
 use crate::campaign_arguments::CampaignAuditArguments;
-use crate::commands::audit::{kind_of, report_path, sign_as, validator_key};
+use crate::commands::audit::{kind_of, refuse_to_hide, report_path, sign_as, validator_key};
 use crate::failure::{Failure, OrFail};
 use crate::output::{count, counted, print, say, say_done, write_file, write_out};
+
+/// The rule that compares a campaign's ledger with the report beside it.
+const STORED_REPORT: &str = "GC126";
 
 pub(crate) fn run(arguments: &CampaignAuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
@@ -51,8 +54,11 @@ pub(crate) fn run(arguments: &CampaignAuditArguments) -> Result<u8, Failure> {
         ),
         started,
     );
-    if let (Some((path, replace)), Some(signer)) = (target, signer) {
-        write_file(&path, &sign_as(CAMPAIGN_REPORT_PAYLOAD_TYPE, &report, &signer)?, replace)?;
+    if let (Some((path, is_beside)), Some(signer)) = (target, signer) {
+        if is_beside {
+            refuse_to_hide(&path, report.campaign.is_some(), STORED_REPORT, &report.rules)?;
+        }
+        write_file(&path, &sign_as(CAMPAIGN_REPORT_PAYLOAD_TYPE, &report, &signer)?, is_beside)?;
         say(format!("Signed the report with {} into {}.", signer.id(), path.display()));
     }
     Ok(report.verdict.exit_code())

@@ -28,8 +28,8 @@ declare_rule!(
         what: "Notes every attempt without a terminal entry, every committed checkpoint whose bytes the attempt that wrote them did not \
                accept, and every attempt of several workers that failed, with the fault family where stages and times tell it: a save \
                that was not at its end, a process that is gone, or several workers that came no further for as long as the \
-               contract's timeout, less one sign of life, and failed of nothing else that the attempt says. Warns of an attempt that \
-               is said to have waited for a worker and ended sooner than that behind its last update.",
+               contract's timeout, less one sign of life (at most half of the timeout), and failed of nothing else that the attempt says. \
+               Warns of an attempt that is said to have waited for a worker and ended sooner than that behind its last update.",
         why: "That a process stopped, and after how long a wait, can be read off the entries, whether or not the trainer says the cause. \
               A run that was struck often, or always at one place, tells of its machine.",
         remedy: "Compare with what the run observed itself (GL710). Repeated stops at one stage are a defect of machine or storage.",
@@ -163,9 +163,12 @@ impl Stops<'_> {
             return;
         }
         // Who asked behind the last entry waited for all of the timeout, or for
-        // what was left of it since a sign of life that came before.
+        // what was left of it since a sign of life that came before. A contract may
+        // let these be almost as rare as the timeout; half of it has to be a wait on
+        // record, or any failure would look like one.
         let waited_us = entry.time_us.saturating_sub(running.progress_us);
-        let is_late = waited_us.saturating_add(heartbeat_us) >= timeout_us && !running.has_other_fault;
+        let before_us = heartbeat_us.min(timeout_us / 2);
+        let is_late = waited_us.saturating_add(before_us) >= timeout_us && !running.has_other_fault;
         let cause = is_late.then_some(FaultKind::CollectiveTimeout);
         let message = format!("attempt {} of {} workers failed", running.attempt, running.num_workers);
         sink.note(At::entry(entry.index, "").cause(cause), message, "a further update", waited(waited_us));

@@ -139,6 +139,21 @@ fn a_late_worker_is_told_by_the_time_where_nobody_says_it() {
     }
 }
 
+/// Signs of life that are almost as rare as the timeout make no late worker of every
+/// attempt that failed.
+#[test]
+fn half_of_the_timeout_is_a_wait_however_rare_signs_of_life_are() {
+    let late = Some(FaultKind::CollectiveTimeout);
+    for (waited_us, expected) in [(TIMEOUT_US / 2, late), (TIMEOUT_US / 2 - HEARTBEAT_US, None), (0, None)] {
+        let mut silent = late_at_once();
+        let collective = silent.frozen.contract.topology.collective.as_mut().expect("several workers");
+        collective.heartbeat_ms = collective.timeout_ms - 1;
+        delay(&mut silent, waited_us);
+        silent.drop_where(|e| e.body.kind() == Kind::FaultObserved);
+        assert_eq!(stopped(&silent).1, expected, "{waited_us} us");
+    }
+}
+
 /// A loop that waits for a worker comes no further by what its saver does beside
 /// it.
 #[test]
