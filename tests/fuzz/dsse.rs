@@ -7,7 +7,7 @@ use schemas::dsse::Envelope;
 use validator::ed25519::PublicKey;
 
 use super::corpus::{self, Seed};
-use super::memory::bounded;
+use super::memory::{self, bounded};
 use super::run;
 
 /// The payload is decoded, encoded again, and signed with its type before it.
@@ -71,6 +71,7 @@ fn payload(envelope: &Envelope) -> Vec<u8> {
 
 #[test]
 fn dsse() {
+    let alone = memory::alone();
     let seeds = signed_here();
-    run::with_seeds("dsse", &seeds, property);
+    run::with_seeds(&alone, "dsse", &seeds, property);
 }

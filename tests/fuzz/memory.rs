@@ -13,8 +13,11 @@ static TARGET: Mutex<()> = Mutex::new(());
 /// What any reading may take, however short the input: errors, first buffers.
 const FIXED_BYTES: usize = 64 * 1024;
 
-/// Held by a target while it measures.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+/// Held by a target from before it allocates anything until it has measured.
+pub(crate) type Alone = MutexGuard<'static, ()>;
+
+/// Waits until no other target is there.
+pub(crate) fn alone() -> Alone {
     TARGET.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

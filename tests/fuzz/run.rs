@@ -11,7 +11,8 @@ use system_tests::random::Random;
 
 use super::corpus::{self, Seed};
 use super::edit::{Edits, edited};
-use super::{guided, memory};
+use super::guided;
+use super::memory::{self, Alone};
 
 /// Edits that an ordinary test makes: a few seconds.
 const NUM_EDITS: u64 = 5_000;
@@ -24,14 +25,19 @@ const SECONDS: &str = "FUZZ_SECONDS";
 
 /// The corpus of a target, through its property.
 pub(crate) fn target(name: &str, property: impl Fn(&[u8]) -> bool + RefUnwindSafe) {
-    with_seeds(name, &corpus::read(name), property);
+    with_seeds(&memory::alone(), name, &corpus::read(name), property);
 }
 
 /// The same with seeds that are made of the corpus. The property says whether
-/// both sides accepted.
+/// both sides accepted. Whoever asks for it is alone already: what is made for a
+/// target would be measured as another one's.
 #[track_caller]
-pub(crate) fn with_seeds(name: &str, seeds: &[Seed], property: impl Fn(&[u8]) -> bool + RefUnwindSafe) {
-    let _alone = memory::alone();
+pub(crate) fn with_seeds(
+    _alone: &Alone,
+    name: &str,
+    seeds: &[Seed],
+    property: impl Fn(&[u8]) -> bool + RefUnwindSafe,
+) {
     if let Some(asked) = guided::asked() {
         return asked.explore(name, seeds, property);
     }

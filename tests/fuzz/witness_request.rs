@@ -14,8 +14,9 @@ use witness::policy::{Policy, Team};
 use witness::request::AddCheckpoint;
 use witness::state::{Answer, State};
 
-use super::memory::bounded;
+use super::memory::{self, bounded};
 use super::run;
+use super::{corpus, guided};
 
 /// Lines are copied a few times, and the head once more for its signers.
 const FACTOR: usize = 64;
@@ -91,9 +92,15 @@ fn property(witness: &Witness, bytes: &[u8]) -> bool {
 
 #[test]
 fn witness_request() {
+    let alone = memory::alone();
     let folder = tempfile::tempdir().expect("a folder");
     let witness = Witness::new(folder.path());
-    run::target("witness_request", |bytes| property(&witness, bytes));
+    let seeds = corpus::read("witness_request");
+    run::with_seeds(&alone, "witness_request", &seeds, |bytes| property(&witness, bytes));
+    // What is found goes into the corpus by itself.
+    if guided::asked().is_some() {
+        return;
+    }
     let state = witness.state.lock().unwrap_or_else(PoisonError::into_inner);
     // Of the log in the corpus, whose heads are signed; nobody can name another one.
     let logs = state.logs().expect("its logs");
