@@ -16,8 +16,11 @@ use super::corpus::{self, Seed};
 /// Names the folder in which libFuzzer works: it gets the seeds in `seeds`.
 const FOLDER: &str = "FUZZ_GUIDED";
 
-/// Names a folder of inputs that belong into the corpus.
+/// Names a folder of inputs, some of which are put into the corpus.
 const TAKE: &str = "FUZZ_TAKE";
+
+/// How many of them.
+const NUM_TAKEN: &str = "FUZZ_NUM_TAKEN";
 
 /// Longest input. bolero would cut what is longer than 4 KiB, and many seeds are;
 /// libFuzzer itself makes none that is longer than the longest seed.
@@ -55,7 +58,11 @@ impl Asked {
                 guide(name, property);
                 panic!("this program cannot be guided; run `scripts/fuzz {name} --guided`");
             }
-            Self::Take(folder) => take(name, folder, property).expect("the corpus can be written"),
+            Self::Take(folder) => {
+                let num_taken = std::env::var(NUM_TAKEN).ok().and_then(|text| text.parse().ok());
+                let num_taken = num_taken.expect("FUZZ_NUM_TAKEN is a number");
+                take(name, folder, num_taken, property).expect("the corpus can be written");
+            }
         }
     }
 }
@@ -73,11 +80,22 @@ fn write_seeds(folder: &Path, seeds: &[Seed]) -> std::io::Result<()> {
     seeds.iter().try_for_each(|seed| std::fs::write(folder.join(&seed.name), &seed.bytes))
 }
 
-/// Puts inputs into the corpus of a target.
-fn take(name: &str, from: &Path, property: impl Fn(&[u8]) -> bool + RefUnwindSafe) -> std::io::Result<()> {
+/// Puts inputs into the corpus of a target: what is accepted first, since edits of it
+/// reach furthest, and of two the smaller one.
+fn take(
+    name: &str,
+    from: &Path,
+    num_taken: usize,
+    property: impl Fn(&[u8]) -> bool + RefUnwindSafe,
+) -> std::io::Result<()> {
+    let mut inputs = Vec::new();
     for file in std::fs::read_dir(from)? {
         let bytes = std::fs::read(file?.path())?;
-        let refused = if property(&bytes) { "" } else { "refused-" };
+        inputs.push((!property(&bytes), bytes.len(), bytes));
+    }
+    inputs.sort_unstable();
+    for (is_refused, _, bytes) in inputs.into_iter().take(num_taken) {
+        let refused = if is_refused { "refused-" } else { "" };
         let digest = blake3::hash(&bytes).to_hex();
         let path = corpus::folder(name).join(format!("{refused}guided-{}", &digest[..NAME_DIGITS]));
         std::fs::write(&path, &bytes)?;
