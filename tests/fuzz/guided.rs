@@ -16,8 +16,15 @@ use super::corpus::{self, Seed};
 /// Names the folder in which libFuzzer works: it gets the seeds in `seeds`.
 const FOLDER: &str = "FUZZ_GUIDED";
 
-/// Names a folder of inputs that belong into the corpus.
+/// Names a folder of inputs, some of which are put into the corpus.
 const TAKE: &str = "FUZZ_TAKE";
+
+/// How many of them.
+const NUM_TAKEN: &str = "FUZZ_NUM_TAKEN";
+
+/// Longest input. bolero would cut what is longer than 4 KiB, and many seeds are;
+/// libFuzzer itself makes none that is longer than the longest seed.
+const MAX_INPUT_BYTES: usize = 1 << 20;
 
 /// Digits of a digest in the name of an input; there are few of a target.
 const NAME_DIGITS: usize = 8;
@@ -51,14 +58,18 @@ impl Asked {
                 guide(name, property);
                 panic!("this program cannot be guided; run `scripts/fuzz {name} --guided`");
             }
-            Self::Take(folder) => take(name, folder, property).expect("the corpus can be written"),
+            Self::Take(folder) => {
+                let num_taken = std::env::var(NUM_TAKEN).ok().and_then(|text| text.parse().ok());
+                let num_taken = num_taken.expect("FUZZ_NUM_TAKEN is a number");
+                take(name, folder, num_taken, property).expect("the corpus can be written");
+            }
         }
     }
 }
 
 /// Hands a property over to libFuzzer.
 fn guide(name: &str, property: impl Fn(&[u8]) -> bool + RefUnwindSafe) {
-    check!(name = format!("guided_{name}")).for_each(|bytes: &[u8]| {
+    check!(name = format!("guided_{name}")).with_max_len(MAX_INPUT_BYTES).for_each(|bytes: &[u8]| {
         let _ = property(bytes);
     });
 }
@@ -69,11 +80,22 @@ fn write_seeds(folder: &Path, seeds: &[Seed]) -> std::io::Result<()> {
     seeds.iter().try_for_each(|seed| std::fs::write(folder.join(&seed.name), &seed.bytes))
 }
 
-/// Puts inputs into the corpus of a target.
-fn take(name: &str, from: &Path, property: impl Fn(&[u8]) -> bool + RefUnwindSafe) -> std::io::Result<()> {
+/// Puts inputs into the corpus of a target: what is accepted first, since edits of it
+/// reach furthest, and of two the smaller one.
+fn take(
+    name: &str,
+    from: &Path,
+    num_taken: usize,
+    property: impl Fn(&[u8]) -> bool + RefUnwindSafe,
+) -> std::io::Result<()> {
+    let mut inputs = Vec::new();
     for file in std::fs::read_dir(from)? {
         let bytes = std::fs::read(file?.path())?;
-        let refused = if property(&bytes) { "" } else { "refused-" };
+        inputs.push((!property(&bytes), bytes.len(), bytes));
+    }
+    inputs.sort_unstable();
+    for (is_refused, _, bytes) in inputs.into_iter().take(num_taken) {
+        let refused = if is_refused { "refused-" } else { "" };
         let digest = blake3::hash(&bytes).to_hex();
         let path = corpus::folder(name).join(format!("{refused}guided-{}", &digest[..NAME_DIGITS]));
         std::fs::write(&path, &bytes)?;
@@ -82,20 +104,24 @@ fn take(name: &str, from: &Path, property: impl Fn(&[u8]) -> bool + RefUnwindSaf
     Ok(())
 }
 
-/// Opens at eight bytes. Each is a branch of its own, so that whoever sees branches
+/// Opens at five bytes. Each is a branch of its own, so that whoever sees branches
 /// finds them one after the other, and nobody else finds them at all.
 fn is_open(bytes: &[u8]) -> bool {
-    const KEY: [u8; 8] = *b"guidance";
-    let mut num_right = 0;
-    for (place, expected) in KEY.iter().enumerate() {
-        if bytes.get(place) != Some(expected) {
-            return false;
-        }
-        num_right += 1;
-        // Not one comparison of eight bytes, which could be read off at once.
-        std::hint::black_box(num_right);
+    macro_rules! is {
+        ($place:literal, $expected:literal) => {
+            if bytes.get($place) != Some(&$expected) {
+                return false;
+            }
+            // Not one comparison of five bytes, which could be read off at once.
+            std::hint::black_box($place);
+        };
     }
-    num_right == KEY.len()
+    is!(0, b'g');
+    is!(1, b'u');
+    is!(2, b'i');
+    is!(3, b'd');
+    is!(4, b'e');
+    true
 }
 
 /// The control of the others: what guidance alone can find. `scripts/fuzz --guided`
@@ -115,5 +141,5 @@ fn control() {
         let bytes = random.next_u64().to_le_bytes();
         assert!(!is_open(&bytes), "{bytes:?}");
     }
-    assert!(is_open(b"guidance"), "there is a key");
+    assert!(is_open(b"guide"), "there is a key");
 }

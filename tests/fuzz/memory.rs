@@ -10,14 +10,13 @@ static MEMORY: PeakAlloc = PeakAlloc;
 /// One target at a time: the counter is of the whole process.
 static TARGET: Mutex<()> = Mutex::new(());
 
-/// That no other target runs.
-pub(crate) type Alone = MutexGuard<'static, ()>;
-
 /// What any reading may take, however short the input: errors, first buffers.
 const FIXED_BYTES: usize = 64 * 1024;
 
-/// Held by a target while it measures, and before while it makes what it measures
-/// with: another target would count that as its own.
+/// Held by a target from before it allocates anything until it has measured.
+pub(crate) type Alone = MutexGuard<'static, ()>;
+
+/// Waits until no other target is there.
 pub(crate) fn alone() -> Alone {
     TARGET.lock().unwrap_or_else(PoisonError::into_inner)
 }

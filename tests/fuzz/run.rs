@@ -25,15 +25,15 @@ const SECONDS: &str = "FUZZ_SECONDS";
 
 /// The corpus of a target, through its property.
 pub(crate) fn target(name: &str, property: impl Fn(&[u8]) -> bool + RefUnwindSafe) {
-    let alone = memory::alone();
-    with_seeds(&alone, name, &corpus::read(name), property);
+    with_seeds(&memory::alone(), name, &corpus::read(name), property);
 }
 
 /// The same with seeds that are made of the corpus. The property says whether
-/// both sides accepted. Whoever made the seeds was alone already.
+/// both sides accepted. Whoever asks for it is alone already: what is made for a
+/// target would be measured as another one's.
 #[track_caller]
 pub(crate) fn with_seeds(
-    _: &Alone,
+    _alone: &Alone,
     name: &str,
     seeds: &[Seed],
     property: impl Fn(&[u8]) -> bool + RefUnwindSafe,

@@ -14,9 +14,9 @@ use witness::policy::{Policy, Team};
 use witness::request::AddCheckpoint;
 use witness::state::{Answer, State};
 
-use super::corpus;
 use super::memory::{self, bounded};
 use super::run;
+use super::{corpus, guided};
 
 /// Lines are copied a few times, and the head once more for its signers.
 const FACTOR: usize = 64;
@@ -97,6 +97,10 @@ fn witness_request() {
     let witness = Witness::new(folder.path());
     let seeds = corpus::read("witness_request");
     run::with_seeds(&alone, "witness_request", &seeds, |bytes| property(&witness, bytes));
+    // What is found goes into the corpus by itself.
+    if guided::asked().is_some() {
+        return;
+    }
     let state = witness.state.lock().unwrap_or_else(PoisonError::into_inner);
     // Of the log in the corpus, whose heads are signed; nobody can name another one.
     let logs = state.logs().expect("its logs");
