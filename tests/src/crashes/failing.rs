@@ -92,9 +92,38 @@ pub fn severity(call: &str, folder: &Path) -> Severity {
     if is_removal && !name.is_empty() || is_retired { Severity::Warned } else { Severity::Fatal }
 }
 
+/// Whether a flush of the database's log failed where nothing was committed any
+/// more: no log of `strace` that has every flush shows one of that log or of the
+/// head behind it. SQLite flushes once more before it writes the database back, and
+/// every entry was flushed by its own commit, behind which the head is flushed.
+#[must_use]
+pub fn is_flush_at_close(call: &str, log: &str) -> bool {
+    let is_flush = call.starts_with("fsync(") || call.starts_with("fdatasync(");
+    let mut lines = log.lines();
+    is_flush
+        && call.contains("/run.db-wal>")
+        && lines.any(|line| line.ends_with(MARK))
+        && lines.all(|line| !line.contains("/run.db-wal>") && !line.contains("/run.db.head>"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flush_at_the_close_is_one_that_no_commit_follows() {
+        let flush = |file: &str, end: &str| format!("71    fsync(5</run/{file}>) = {end}\n");
+        let failed = flush("run.db-wal", "-1 EIO (Input/output error) (INJECTED)");
+        let call = &injected(&failed)[0];
+        let committed = [flush("run.db-wal", "0"), flush("run.db.head", "0")].concat();
+        let at_close = [committed.as_str(), &failed, &flush("checkpoints", "0")].concat();
+        assert!(is_flush_at_close(call, &at_close));
+        // A trainer that went on after its last commit was not flushed.
+        assert!(!is_flush_at_close(call, &[failed.as_str(), &flush("run.db.head", "0")].concat()));
+        assert!(!is_flush_at_close(call, &[failed.as_str(), &committed].concat()));
+        let of_head = failed.replace("run.db-wal", "run.db.head");
+        assert!(!is_flush_at_close(&injected(&of_head)[0], &of_head));
+    }
 
     const LOG: &str = r#"
 71    write(2</tmp/.tmpA>, "could not remove ./checkpoints/s1"..., 33) = -1 EIO (Input/output error) (INJECTED)

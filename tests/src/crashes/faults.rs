@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 
 use super::baseline::{Baseline, Variant, says_point, used_bytes};
 use super::disk::Disk;
-use super::failing::{Severity, injected, is_of_run, severity};
+use super::failing::{Severity, injected, is_flush_at_close, is_of_run, severity};
 use super::power::{pass, survive};
 use super::process::{Ended, FAILPOINTS, Process};
 use super::record::Acknowledged;
@@ -153,14 +153,17 @@ pub(super) fn failing_disk(baseline: &Baseline, number: u64, random: &mut Random
     copy_folder(variant.frozen.path(), &run)?;
     let log = NamedTempFile::new()?;
     let log_path = log.path().to_string_lossy().into_owned();
-    let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:error={error}:when={when}"));
+    // What else is flushed tells what a flush that failed was of.
+    let traced = if calls.ends_with("sync") { "fsync,fdatasync" } else { calls };
+    let (trace, inject) = (format!("trace={traced}"), format!("inject={calls}:error={error}:when={when}"));
     let mut behind =
         vec!["strace", "-f", "-y", "--seccomp-bpf", "-o", &log_path, "-e", &trace, "-e", &inject];
     let path = file.map(|file| run.join(file).display().to_string());
     behind.extend(path.iter().flat_map(|path| ["-P", path.as_str()]));
     let ended = Process::start(&run, &behind, &[])?.finish()?;
     // Nobody loses anything by a line that was not said.
-    let mut failed = injected(&std::fs::read_to_string(log.path())?);
+    let log = std::fs::read_to_string(log.path())?;
+    let mut failed = injected(&log);
     let folder = run.canonicalize()?;
     failed.retain(|call| is_of_run(call, &folder));
     let of = file.map_or_else(String::new, |file| format!(" of {file}"));
@@ -172,7 +175,7 @@ pub(super) fn failing_disk(baseline: &Baseline, number: u64, random: &mut Random
     }
     let is_fine = match ended.code {
         0 => failed.iter().all(|call| match severity(call, &folder) {
-            Severity::Fatal => false,
+            Severity::Fatal => is_flush_at_close(call, &log),
             Severity::Warned => ended.said.contains("warning: "),
             Severity::Harmless => true,
         }),
