@@ -17,7 +17,7 @@ use super::trial::{Outcome, conclude};
 use crate::dump;
 use crate::programs::{self, LEDGER};
 use crate::random::Random;
-use crate::run_folder::copy_folder;
+use crate::run_folder::{RunFolder, copy_folder};
 
 /// What the system says of a full disk, in the words of SQLite and of files.
 const FULL: [&str; 3] = ["No space left on device", "disk is full", "disk I/O error"];
@@ -269,6 +269,13 @@ pub(super) fn clock_set_back(baseline: &Baseline, random: &mut Random) -> Result
     conclude(run.path(), variant, &all_of(run.path())?, outcome)
 }
 
+/// Attempts that were started and that ended.
+fn num_attempts(run: &RunFolder) -> (usize, usize) {
+    let entries = run.entries();
+    let count = |kind: &str| entries.iter().filter(|entry| entry["kind"] == kind).count();
+    (count("attempt.start"), count("attempt.end"))
+}
+
 /// A second trainer: while the first stands still, at the same moment, or two at
 /// once behind one that was killed.
 pub(super) fn two_trainers(baseline: &Baseline, number: u64, random: &mut Random) -> Result<Outcome> {
@@ -285,6 +292,11 @@ pub(super) fn two_trainers(baseline: &Baseline, number: u64, random: &mut Random
             first.send(Signal::CONT)?;
             let first = first.finish()?;
             outcome.what = format!("a second one at {place}");
+            // The first may have stood still with nothing left to do: its run is over,
+            // it holds the ledger no more, and the second has nothing to do either.
+            if second.code == 0 && first.code == 0 && num_attempts(&run) == (1, 1) {
+                return Ok(outcome);
+            }
             ensure!(
                 is_refused(&second),
                 "{}: the second ended with {}: {}",
