@@ -1,5 +1,6 @@
-//! Processor time of an audit over that of its parts: reading the rows,
-//! SHA-256 over them, parsing them, and the tree. Prints JSON.
+//! Processor time of an audit over that of its parts: reading the rows, hashing
+//! (SHA-256 over each row; BLAKE3 over what each step drew and was fed, whose
+//! digests the rows state), parsing the rows, and the tree. Prints JSON.
 //!
 //! `cargo run -p validator --features fixture --example bench_audit -- [STEPS] [ROUNDS]`
 //!
@@ -20,6 +21,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::io::Write;
 
+use schemas::body::Body;
 use schemas::entry::Entry;
 use schemas::finding::Effect;
 use schemas::report::{Report, Verdict};
@@ -80,7 +82,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let leaves: Vec<[u8; 32]> = entries.iter().map(|bytes| leaf_hash(bytes)).collect();
     let report = audit(&request, &mut |_| {})?;
     let since = AuditRequest { since: Some(ledger.save_report(&report)), ..on_threads(1) };
-    let mut times: [Vec<u64>; 7] = Default::default();
+    require_stated(&ledger)?;
+    let mut times: [Vec<u64>; 8] = Default::default();
     for _ in 0..rounds {
         times[0].push(timed(|| read(&ledger))?);
         times[1].push(timed(|| {
@@ -118,6 +121,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             require_accepted(&gone_on)
         })?);
+        times[7].push(timed(|| {
+            for bytes in ledger.drawn_and_fed().iter().flatten() {
+                black_box(blake3::hash(bytes));
+            }
+            Ok(())
+        })?);
         for (threads, walls) in [1, 2, 4].into_iter().zip(&mut wall_us) {
             let started = std::time::Instant::now();
             black_box(audit(&on_threads(threads), &mut |_| {})?);
@@ -125,24 +134,46 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let [wall_1_us, wall_2_us, wall_4_us] = wall_us.map(|mut values| median(&mut values));
-    let [read_us, hash_us, parse_us, tree_us, audit_us, canonical_us, since_us] =
+    let [read_us, rows_us, parse_us, tree_us, audit_us, canonical_us, since_us, drawn_us] =
         times.map(|mut values| median(&mut values));
-    let parts_us = read_us + hash_us + parse_us + tree_us;
+    let parts_us = read_us + rows_us + drawn_us + parse_us + tree_us;
     let result = serde_json::json!({
         "steps": num_steps,
         "entries": entries.len(),
         "entry_bytes": entries.iter().map(Vec::len).sum::<usize>(),
         "rounds": rounds,
         "cpu_us": {
-            "read": read_us, "hash": hash_us, "parse": parse_us, "tree": tree_us, "audit": audit_us,
-            "canonical": canonical_us, "audit_since": since_us,
+            "read": read_us, "hash_rows": rows_us, "hash_drawn_and_fed": drawn_us, "parse": parse_us,
+            "tree": tree_us, "audit": audit_us, "canonical": canonical_us, "audit_since": since_us,
         },
         "ratio": audit_us / parts_us,
+        "ratio_rows_alone": audit_us / (parts_us - drawn_us),
         "ratio_since": since_us / audit_us,
         "wall_us": { "threads_1": wall_1_us, "threads_2": wall_2_us, "threads_4": wall_4_us },
     });
     writeln!(std::io::stdout(), "{result}")?;
     Ok(())
+}
+
+/// What is hashed as a part is what the entries state the digests of.
+fn require_stated(ledger: &SyntheticLedger) -> Result<(), Box<dyn Error>> {
+    let mut hashed = ledger.drawn_and_fed().iter();
+    for bytes in ledger.entries() {
+        if let Body::Step(halves) = Entry::from_slice(bytes)?.body {
+            let [ids, inputs] = hashed.next().ok_or("a step too many")?;
+            let stated = halves.det.draws.first().ok_or("a step that drew nothing")?;
+            let is_so = |digest: &schemas::digest::Digest, bytes: &[u8]| {
+                digest.bytes == *blake3::hash(bytes).as_bytes()
+            };
+            if !is_so(&stated.ids, ids) || !is_so(&stated.inputs, inputs) {
+                return Err("a step states other digests than those that are timed".into());
+            }
+        }
+    }
+    match hashed.next() {
+        Some(_) => Err("fewer steps than there are updates".into()),
+        None => Ok(()),
+    }
 }
 
 /// Prints the peak of resident memory (`VmHWM` of proc(5)) of an audit that

@@ -7,7 +7,9 @@ use schemas::contract::{Architecture, ScheduleShape, StoppingRule};
 use schemas::dsse::REPORT_PAYLOAD_TYPE;
 use schemas::report::Report;
 
-use crate::fixture::{RunBuilder, StoredRun, Texts, VALIDATOR, json, signed_envelope, use_texts};
+use crate::fixture::{
+    Fixture, RunBuilder, StoredRun, Texts, VALIDATOR, drawn_and_fed, json, signed_envelope, use_texts,
+};
 
 /// Examples of one update.
 const GLOBAL_EXAMPLES: u32 = 8;
@@ -18,25 +20,32 @@ const CONTEXT_LENGTH: u32 = 64;
 /// A ledger on disk, removed when it is dropped.
 pub struct SyntheticLedger {
     run: StoredRun,
+    drawn_and_fed: Vec<[Vec<u8>; 2]>,
 }
 
 impl SyntheticLedger {
     /// An honest run of so many updates of 8 windows of 64 bytes, saved and
-    /// evaluated at its ends.
+    /// evaluated at its ends, with what its updates drew and were fed.
     ///
     /// # Panics
     /// When the temporary folder cannot be written, or on a second call.
     #[must_use]
     pub fn new(num_steps: u64) -> Self {
-        Self::saved_every(num_steps, num_steps)
+        let fixture = Self::fixture(num_steps, num_steps);
+        let drawn_and_fed = (1..=num_steps).map(|step| drawn_and_fed(&fixture.frozen, step)).collect();
+        Self { run: StoredRun::new(fixture), drawn_and_fed }
     }
 
-    /// The same, saved and evaluated every so many updates too.
+    /// A run that is saved and evaluated every so many updates too.
     ///
     /// # Panics
     /// As [`SyntheticLedger::new`].
     #[must_use]
     pub fn saved_every(num_steps: u64, every_steps: u64) -> Self {
+        Self { run: StoredRun::new(Self::fixture(num_steps, every_steps)), drawn_and_fed: Vec::new() }
+    }
+
+    fn fixture(num_steps: u64, every_steps: u64) -> Fixture {
         let text = |length: usize| (0..length).map(|at| b"etaoin shrdlu"[at * at % 13]).collect();
         use_texts(Texts { train: [text(200_000), text(60_000)], val: text(2_000) });
         let builder = RunBuilder::new().contract(|contract| {
@@ -60,7 +69,7 @@ impl SyntheticLedger {
             }
             contract.quality_target = None;
         });
-        Self { run: StoredRun::new(builder.build()) }
+        builder.build()
     }
 
     /// Its path.
@@ -92,5 +101,11 @@ impl SyntheticLedger {
     #[must_use]
     pub fn entries(&self) -> &[Vec<u8>] {
         &self.run.entries
+    }
+    /// For each update the bytes that its draw's two digests are of: ids of the
+    /// examples, and what entered the model.
+    #[must_use]
+    pub fn drawn_and_fed(&self) -> &[[Vec<u8>; 2]] {
+        &self.drawn_and_fed
     }
 }

@@ -56,8 +56,9 @@ struct Replay {
     /// told to nobody, so that whoever wrote the ledger cannot have made two halves
     /// that agree in it; this takes a quarter of the time of a digest.
     key: RandomState,
-    /// Halves since the newest validated checkpoint, by the running attempt.
-    open: BTreeMap<Key, Half>,
+    /// Halves since the newest validated checkpoint, by the running attempt, as they
+    /// came: nearly always in order, so that a map would cost more than it saves.
+    open: Vec<(Key, Half)>,
     /// The same by attempts that were lost since then.
     lost: BTreeMap<Key, Half>,
     /// Older spans by the step that closes them, so that a run which falls back
@@ -73,7 +74,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     if frozen.contract.numerics.determinism == EquivalenceClass::Bitwise {
         Box::new(Replay {
             key: RandomState::new(),
-            open: BTreeMap::new(),
+            open: Vec::new(),
             lost: BTreeMap::new(),
             spans: BTreeMap::new(),
             first_step: 0,
@@ -110,7 +111,7 @@ impl Replay {
                 "another",
             );
         }
-        self.open.insert(key, half);
+        self.open.push((key, half));
     }
 
     /// Closes the span that a validated checkpoint ends.
@@ -119,6 +120,7 @@ impl Replay {
             // A second checkpoint of the step that was resumed at.
             return;
         }
+        sort(&mut self.open);
         let mut pieces = Pieces::default();
         let mut entries = None;
         for (key, half) in self.open.iter().filter(|(key, _)| key.0 > self.first_step || self.first_step == 0)
@@ -150,6 +152,18 @@ impl Replay {
     }
 }
 
+/// In the order of their keys; of those with one key, the last.
+fn sort(halves: &mut Vec<(Key, Half)>) {
+    halves.sort_by(|(key, _), (other, _)| key.cmp(other));
+    halves.dedup_by(|(key, half), (earlier, kept)| {
+        let is_same = key == earlier;
+        if is_same {
+            *kept = *half;
+        }
+        is_same
+    });
+}
+
 fn halves_of(span: &Span) -> String {
     match span.entries {
         Some((first, last)) => format!("the det halves of entries {first} to {last}"),
@@ -167,7 +181,7 @@ impl Check for Replay {
         let step = entry.header.step.unwrap_or(0);
         match &entry.body {
             Body::AttemptStart(halves) => {
-                self.lost.append(&mut self.open);
+                self.lost.extend(self.open.drain(..));
                 self.first_step = halves.det.from_step;
             }
             Body::Step(_) => self.record(entry, det, (step, kind, String::new()), sink),
@@ -185,5 +199,19 @@ impl Check for Replay {
 
     fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
         Outcome::Checked(self.num_checked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_in_order_and_the_last_of_a_key_counts() {
+        let at = |step: u64, hash: u64| ((step, Kind::Step, String::new()), Half { entry: step, hash });
+        let mut halves = vec![at(2, 1), at(1, 2), at(2, 3), at(3, 4), at(2, 5)];
+        sort(&mut halves);
+        let seen: Vec<(u64, u64)> = halves.iter().map(|(key, half)| (key.0, half.hash)).collect();
+        assert_eq!(seen, [(1, 2), (2, 5), (3, 4)]);
     }
 }
