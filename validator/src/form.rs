@@ -28,10 +28,10 @@ pub(crate) fn first_difference<T: Serialize>(value: &T, bytes: &[u8]) -> Option<
     (written.is_err() || compare.at != bytes.len()).then_some(compare.at)
 }
 
-/// The same of a document in contract JSON that `canonical::check_contract_json`
-/// has accepted: a pointer to the first place that is other than what was read from
-/// it, if any. RFC 8785 sorts members and writes whole floats as integers, so the
-/// values are compared and not the bytes; there are few such documents.
+/// The same of a document whose bytes a check of `canonical` has accepted: a pointer to
+/// the first place that is other than what was read from it, if any. RFC 8785 writes
+/// whole floats as integers, and tags are sorted among the members, so the values are
+/// compared and not the bytes; there are few such documents.
 pub(crate) fn first_other_place<T: Serialize>(value: &T, text: &[u8]) -> Option<String> {
     let stored: Option<Value> = serde_json::from_slice(text).ok();
     match (stored, serde_json::to_value(value).ok()) {
