@@ -31,14 +31,12 @@ import sys
 import tempfile
 from typing import Any
 
+from interop_said import Refused, tell
+
 CONTEXT_URL = "https://w3id.org/ro/crate/1.1/context"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 AUDIT = "https://governed-ledger.invalid/audit/v1"
-
-
-class Refused(Exception):
-    """What a tool said against an export."""
 
 
 def read_envelope(path: pathlib.Path) -> tuple[dict[str, Any], bytes]:
@@ -208,29 +206,20 @@ def main() -> int:
     dsse = verbs.add_parser("dsse")
     dsse.add_argument("file", type=pathlib.Path)
     dsse.add_argument("--public", required=True, help="64 hex digits")
-    dsse.set_defaults(check=check_dsse)
+    dsse.set_defaults(ask=check_dsse)
     digests = verbs.add_parser("digests")
     digests.add_argument("file", type=pathlib.Path)
     digests.add_argument("--folder", type=pathlib.Path, required=True)
-    digests.set_defaults(check=check_digests)
+    digests.set_defaults(ask=check_digests)
     model = verbs.add_parser("model")
     model.add_argument("folder", type=pathlib.Path)
     model.add_argument("--signature", type=pathlib.Path, required=True)
     model.add_argument("--public", type=pathlib.Path, required=True)
-    model.set_defaults(check=check_model)
+    model.set_defaults(ask=check_model)
     crate = verbs.add_parser("crate")
     crate.add_argument("folder", type=pathlib.Path)
-    crate.set_defaults(check=check_crate)
-    arguments = parser.parse_args()
-    try:
-        print(json.dumps(arguments.check(arguments)))
-    except Refused as refused:
-        print(json.dumps({"refused": str(refused)}))
-        return 1
-    except (OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    crate.set_defaults(ask=check_crate)
+    return tell(parser)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,9 @@ import pathlib
 import sys
 from typing import Any
 
+from interop_said import Refused, tell
+
 PROOF_HEADER = "c2sp.org/tlog-proof@v1"
-
-
-class Refused(Exception):
-    """What was said against a head or a proof."""
 
 
 def log_keys(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -110,16 +108,8 @@ def main() -> int:
         verb.add_argument("--witness", action="append", default=[], metavar="VKEY")
         verb.add_argument("--quorum", type=int, required=True)
         verb.set_defaults(ask=ask)
-    arguments = parser.parse_args()
-    try:
-        print(json.dumps(arguments.ask(arguments)))
-    except (Refused, ValueError, KeyError) as refused:
-        print(json.dumps({"refused": str(refused)}))
-        return 1
-    except (OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    # What is no note or proof at all, the package meets with these.
+    return tell(parser, ValueError, KeyError)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,9 @@ pub enum CreateError {
     /// The contract bytes are a contract, but not its canonical bytes.
     #[error("the contract's bytes are not the canonical ones (RFC 8785)")]
     ContractNotCanonical,
+    /// The contract bytes are canonical, but say less or more than a freeze writes.
+    #[error("the contract leaves a field out, or has it in another form than a freeze writes")]
+    ContractForm,
     /// The identifier cannot stand in an origin line.
     #[error("{run:?} cannot be an identifier: 1 to 128 letters, digits, `-`, `_` or `.`")]
     RunId {
@@ -117,7 +120,7 @@ pub struct Created {
 /// a head signed by the owner.
 ///
 /// `contract` is canonical ([`canonical::contract_json`]) and already checked;
-/// this verifies that it is a contract in canonical form whose owner is `owner`.
+/// this verifies that it is a contract in the one form of it whose owner is `owner`.
 /// `tool` is program and version, for the record.
 ///
 /// # Errors
@@ -135,6 +138,10 @@ pub fn create_run_ledger(
         return Err(CreateError::ContractNotCanonical);
     }
     let parsed: Contract = serde_json::from_value(value).map_err(CreateError::Contract)?;
+    let written = serde_json::to_value(&parsed).map_err(CreateError::Contract)?;
+    if canonical::contract_json(&written)? != contract {
+        return Err(CreateError::ContractForm);
+    }
     if owner.role() != Role::Owner || parsed.keys.owner.public != owner.public_hex() {
         return Err(CreateError::WrongKey { role: owner.role(), expected: Role::Owner });
     }

@@ -57,6 +57,11 @@ fn an_existing_file_is_never_replaced() {
     let loose = format!("{contract}\n");
     let loose = create_run_ledger(&other, loose.as_bytes(), &[], &key(Role::Owner), "test 0");
     assert!(matches!(loose, Err(CreateError::ContractNotCanonical)));
+    // A field that is null is written all the same.
+    let less = contract.replacen("\"max_tokens\":null,", "", 1);
+    assert_ne!(less, contract);
+    let less = create_run_ledger(&other, less.as_bytes(), &[], &key(Role::Owner), "test 0");
+    assert!(matches!(less, Err(CreateError::ContractForm)));
     assert!(!other.exists());
 }
 

@@ -2,6 +2,7 @@
 
 use ledger::canonical::contract_json;
 use ledger::strict::{ParseOptions, parse, parse_located};
+use schemas::CONTRACT_FORMAT;
 use schemas::contract::Contract;
 
 use super::memory::{self, bounded};
@@ -27,14 +28,25 @@ fn property(bytes: &[u8]) -> bool {
     let by_validator = bounded(bytes, FACTOR, || validator::canonical::check_contract_json(bytes));
     assert_eq!(is_canonical, by_validator.is_ok(), "one canonical form: {by_validator:?}");
 
+    // What an audit takes is what a freeze writes of it, byte for byte.
+    let own: Option<Contract> = serde_json::from_slice(bytes).ok();
+    let own =
+        own.filter(|own| own.format == CONTRACT_FORMAT && written(own).is_some_and(|text| text == bytes));
+    let audited = bounded(bytes, FACTOR, || validator::fuzzing::contract(bytes));
+    assert_eq!(audited, own, "one form of a contract");
+
     let Some(contract) = frozen.and_then(|frozen| serde_json::from_slice::<Contract>(&frozen).ok()) else {
         return false;
     };
-    let value = serde_json::to_value(&contract).expect("a contract can be written");
-    let written = contract_json(&value).expect("a contract has a canonical form");
+    let written = written(&contract).expect("a contract has a canonical form");
     let again: Contract = serde_json::from_slice(&written).expect("a written contract is one");
     assert_eq!(again, contract, "written and read again");
     true
+}
+
+/// The bytes of a contract as a freeze writes them.
+fn written(contract: &Contract) -> Option<Vec<u8>> {
+    contract_json(&serde_json::to_value(contract).ok()?).ok()
 }
 
 #[test]

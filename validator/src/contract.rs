@@ -4,6 +4,8 @@
 //! What can be read is used even where a check fails, so that every other rule
 //! still runs; the failed check is a finding of its own.
 
+use std::fmt::Display;
+
 use schemas::body::{Body, ContractFrozenDet};
 use schemas::contract::Contract;
 use schemas::digest::Digest;
@@ -16,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 use crate::canonical::check_contract_json;
 use crate::dsse::verify_detached;
 use crate::ed25519::{PublicKey, key_id};
+use crate::form;
 use crate::heads::Signers;
 use crate::row::Identity;
 use crate::rule::{At, Outcome, Sink};
@@ -93,16 +96,7 @@ struct Parsed {
 }
 
 fn parse(first_entry: Option<&[u8]>, sink: &mut Sink) -> Option<Parsed> {
-    let bytes = first_entry?;
-    let wrong = |sink: &mut Sink, pointer: &str, message: &str, actual: &dyn std::fmt::Display| {
-        sink.rejected(
-            At::entry(0, pointer),
-            message,
-            "contract.frozen with a contract of this version",
-            actual,
-        );
-    };
-    let entry = match Entry::from_slice(bytes) {
+    let entry = match Entry::from_slice(first_entry?) {
         Ok(entry) => entry,
         Err(error) => {
             wrong(sink, "", "entry 0 cannot be read", &error);
@@ -115,22 +109,34 @@ fn parse(first_entry: Option<&[u8]>, sink: &mut Sink) -> Option<Parsed> {
         return None;
     };
     let det = halves.det;
-    if let Err(problem) = check_contract_json(det.contract.as_bytes()) {
+    let (contract, value) = document(&det.contract, sink)?;
+    Some(Parsed { contract, det, nonce: halves.obs.nonce, value })
+}
+
+fn wrong(sink: &mut Sink, pointer: &str, message: &str, actual: &dyn Display) {
+    let expected = "contract.frozen with a contract of this version";
+    sink.rejected(At::entry(0, pointer), message, expected, actual);
+}
+
+/// Reads the text of a contract, as what it says and as JSON.
+pub(crate) fn document(text: &str, sink: &mut Sink) -> Option<(Contract, Value)> {
+    let is_canonical = check_contract_json(text.as_bytes());
+    if let Err(problem) = is_canonical {
         sink.rejected(
             At::entry(0, format!("{CONTRACT}, byte {}", problem.offset)),
             format!("the contract's bytes are not canonical: {}", problem.what),
             "RFC 8785",
-            excerpt(&det.contract, problem.offset),
+            excerpt(text, problem.offset),
         );
     }
-    let value: Value = match serde_json::from_str(&det.contract) {
+    let value: Value = match serde_json::from_str(text) {
         Ok(value) => value,
         Err(error) => {
             wrong(sink, CONTRACT, "the contract is not JSON", &error);
             return None;
         }
     };
-    let contract: Contract = match serde_json::from_str(&det.contract) {
+    let contract: Contract = match serde_json::from_str(text) {
         Ok(contract) => contract,
         Err(error) => {
             wrong(sink, CONTRACT, "the contract does not have its shape", &error);
@@ -140,7 +146,15 @@ fn parse(first_entry: Option<&[u8]>, sink: &mut Sink) -> Option<Parsed> {
     if contract.format != schemas::CONTRACT_FORMAT {
         wrong(sink, &format!("{CONTRACT}#/format"), "the contract has another format", &contract.format);
     }
-    Some(Parsed { contract, det, nonce: halves.obs.nonce, value })
+    // Of bytes that are not canonical, that is said already.
+    if is_canonical.is_ok()
+        && let Some(place) = form::first_other_place(&contract, text.as_bytes())
+    {
+        let message = "the contract leaves a field out, or has it in another form";
+        let expected = "every field, in the one form that a freeze writes";
+        sink.rejected(At::entry(0, format!("{CONTRACT}#{place}")), message, expected, &place);
+    }
+    Some((contract, value))
 }
 
 fn excerpt(text: &str, offset: usize) -> String {

@@ -2,16 +2,19 @@
 //! table, by digest.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use schemas::contract::{FileBinding, Membership};
 use schemas::data::{DataManifest, Split};
 use schemas::digest::Digest;
 use schemas::parameters::ParameterManifest;
 use schemas::policy_card::PolicyCard;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::canonical::check_entry_json;
 use crate::contract::ContractRead;
+use crate::form;
 use crate::frozen::{Bound, ExampleTable, Frozen, FrozenPreregistration};
 use crate::profile;
 use crate::rule::{At, Outcome, Sink};
@@ -198,23 +201,34 @@ fn parse(read: &ContractRead, mut stored: BTreeMap<Digest, Vec<u8>>, sink: &mut 
     }
 }
 
-fn document<T: DeserializeOwned>(
+/// Reads a document that the contract binds by the digest of its file. The freeze
+/// stores it as it found it, so that one meaning may have several forms: those are
+/// told and judged by nobody.
+fn document<T: DeserializeOwned + Serialize>(
     bytes: Bound<Vec<u8>>,
     pointer: &str,
     sink: &mut Sink,
     check: impl Fn(&T) -> Bound<()>,
 ) -> Bound<T> {
     let parsed = bytes.and_then(|bytes| {
-        if let Err(problem) = check_entry_json(&bytes) {
-            sink.note(
-                At::entry(0, pointer),
-                "a bound document is not in canonical form, so only its bytes identify it",
-                "canonical entry JSON",
-                problem,
-            );
+        let mut note = |other: &dyn Display| {
+            let message = "a bound document is not in canonical form, so only its bytes identify it";
+            sink.note(At::entry(0, pointer), message, "canonical entry JSON", other);
+        };
+        let spelling = check_entry_json(&bytes);
+        if let Err(problem) = &spelling {
+            note(problem);
         }
         // serde refuses a field that occurs twice, so meaning is unambiguous.
         let document: T = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        if let Some(place) = form::first_unread_member(&document, &bytes) {
+            return Err(format!("{place} is an unknown member"));
+        }
+        if spelling.is_ok()
+            && let Some(place) = form::first_other_place(&document, &bytes)
+        {
+            note(&format!("{place}: a field is left out or has another form"));
+        }
         check(&document)?;
         Ok(document)
     });
@@ -296,7 +310,51 @@ fn check_table(
 
 #[cfg(test)]
 mod tests {
+    use schemas::finding::{Finding, Severity};
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::fixture::card;
+    use crate::rules::gl105_frozen_documents;
+
+    /// The fixture's card as read after a change of its text, and what is found.
+    fn changed_card(change: impl FnOnce(&mut Value)) -> (Bound<PolicyCard>, Vec<Finding>) {
+        let mut value = serde_json::to_value(card(1)).expect("serialises");
+        change(&mut value);
+        let bytes = serde_json::to_vec(&value).expect("serialises");
+        let mut sink = Sink::new(&gl105_frozen_documents::INFO);
+        let read = document(Ok(bytes), "/update/card", &mut sink, |_: &PolicyCard| Ok(()));
+        (read, sink.into_findings())
+    }
+
+    #[test]
+    fn a_card_in_its_own_form_is_read_and_nothing_is_found() {
+        let (read, findings) = changed_card(|_| {});
+        assert_eq!(read, Ok(card(1)));
+        assert!(findings.is_empty(), "{findings:#?}");
+    }
+
+    /// Its owner wrote it, and its digest is that of the file.
+    #[test]
+    fn a_card_that_leaves_out_what_is_null_says_the_same_and_is_noted() {
+        let (read, findings) = changed_card(|value| {
+            value.as_object_mut().expect("an object").remove("stopping_rule").expect("it is null");
+        });
+        assert_eq!(read, Ok(card(1)));
+        let [found] = findings.as_slice() else { panic!("{findings:#?}") };
+        assert_eq!(found.severity, Severity::Note);
+        assert!(found.actual.starts_with("/stopping_rule: "), "{}", found.actual);
+    }
+
+    #[test]
+    fn a_card_with_a_member_that_nothing_reads_is_rejected() {
+        let (read, findings) =
+            changed_card(|value| value["clipping"] = json!({"kind": "none", "max_norm": 1.0}));
+        let reason = read.expect_err("it says two things");
+        assert!(reason.contains("/clipping/max_norm"), "{reason}");
+        let [found] = findings.as_slice() else { panic!("{findings:#?}") };
+        assert_eq!((found.code.as_str(), found.severity), ("GL105", Severity::Error));
+    }
 
     #[test]
     fn a_batch_that_no_audit_could_follow_is_refused() {

@@ -3,17 +3,21 @@
 
 use schemas::campaign::Preregistration;
 use schemas::challenge::{Challenge, Replay, TensorOpening};
+use schemas::contract::Contract;
 use schemas::entry::Entry;
 use schemas::state::CheckpointManifest;
 
 use crate::campaign;
 use crate::challenge;
+use crate::contract;
 use crate::cosigned::{self, End};
 use crate::evidence;
 use crate::frozen::FrozenPreregistration;
 use crate::note::Note;
 use crate::reading::EntryReader;
 use crate::row::look_closely;
+use crate::rule::Sink;
+use crate::rules::gl101_contract_frozen;
 
 /// An entry as the two ways of an audit read it.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +37,14 @@ pub fn entry(bytes: &[u8]) -> EntryReads {
     let in_one_pass = EntryReader::new().read(bytes).ok().map(|(entry, _)| entry);
     let (scan, entry) = look_closely(bytes);
     EntryReads { in_one_pass, closely: scan.ok().and(entry.ok()) }
+}
+
+/// A contract as an audit reads its text; `None` where `GL101` finds something in it.
+#[must_use]
+pub fn contract(text: &[u8]) -> Option<Contract> {
+    let mut sink = Sink::new(&gl101_contract_frozen::INFO);
+    let (contract, _) = contract::document(std::str::from_utf8(text).ok()?, &mut sink)?;
+    (sink.num_errors() == 0).then_some(contract)
 }
 
 /// A preregistration as both audits read it.

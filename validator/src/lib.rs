@@ -46,6 +46,7 @@ pub mod rules;
 mod said;
 pub mod since;
 mod store;
+mod stored_report;
 mod summary;
 pub mod tree;
 pub mod trust;

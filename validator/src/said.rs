@@ -14,9 +14,10 @@ use crate::error::AuditError;
 use crate::evidence::MAX_DOCUMENT_BYTES;
 use crate::roots::Roots;
 use crate::rule::{Outcome, Sink};
-use crate::rules::gl111_stored_report::{self, StoredReport};
+use crate::rules::gl111_stored_report;
 use crate::rules::gl112_handoff_file::{self, Handoffs};
 use crate::store::beside;
+use crate::stored_report::StoredReport;
 
 /// Bytes and place of a file.
 pub(crate) type Named = (Vec<u8>, String);
@@ -123,8 +124,9 @@ impl Said {
     pub(crate) fn read(files: &SaidFiles, read: Option<&ContractRead>) -> Self {
         let mut report_sink = Sink::new(&gl111_stored_report::INFO);
         let mut handoff_sink = Sink::new(&gl112_handoff_file::INFO);
-        let report = StoredReport::read(borrowed(&files.report), read, &mut report_sink);
-        let further = files.further().map(|file| StoredReport::read(Some(file), read, &mut report_sink));
+        let report = gl111_stored_report::read(borrowed(&files.report), read, &mut report_sink);
+        let further = files.further();
+        let further = further.map(|file| gl111_stored_report::read(Some(file), read, &mut report_sink));
         Self {
             report,
             further,

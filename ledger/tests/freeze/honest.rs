@@ -89,6 +89,30 @@ fn comments_white_space_and_key_order_do_not_change_what_is_frozen() {
     assert_eq!(fixture.check_text(&text).expect("nothing is wrong").digest, plain.digest);
 }
 
+/// The freeze writes the contract, and stores what is bound by the digest of a file
+/// as that file is.
+#[test]
+fn what_is_null_may_be_left_out_and_is_written_in_the_contract_alone() {
+    let mut fixture = Fixture::new();
+    let plain = fixture.check().expect("nothing is wrong");
+    for (parent, name) in
+        [("", "state_digest_every_steps"), ("/budget", "max_tokens"), ("/update/card", "digest")]
+    {
+        let parent = fixture.contract.pointer_mut(parent).and_then(Value::as_object_mut);
+        parent.expect("an object").remove(name).expect("it is null");
+    }
+    let less = fixture.check().expect("what is left out is null");
+    assert_eq!(less.canonical, plain.canonical);
+    fixture.edit_file("policy.json", |card| {
+        card.as_object_mut().expect("an object").remove("fallback").expect("it is null");
+    });
+    let kept = fixture.check().expect("what is left out is null");
+    let card = kept.artifacts.iter().find(|artifact| artifact.pointer == "/update/card");
+    let file = std::fs::read(fixture.path("policy.json")).expect("readable");
+    assert_eq!(card.expect("it is stored").bytes, file);
+    assert_ne!(kept.digest, plain.digest);
+}
+
 #[test]
 fn keys_may_be_left_to_the_freeze() {
     let mut fixture = Fixture::new();

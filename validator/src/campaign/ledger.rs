@@ -14,7 +14,7 @@ use schemas::report::HeadSource;
 use sha2::{Digest as _, Sha256};
 
 use super::rules;
-use super::rules::gc126_stored_report::{ReportFile, StoredReport};
+use super::rules::gc126_stored_report::ReportFile;
 use super::view::Registration;
 use crate::assemble::Ruling;
 use crate::canonical::check_contract_json;
@@ -30,6 +30,7 @@ use crate::row::{Looked, RowCheck, RowContext};
 use crate::rule::{At, Outcome, Sink};
 use crate::rules as run_rules;
 use crate::store::{self, Access, Store};
+use crate::stored_report::StoredReport;
 use crate::tree::Frontier;
 
 /// Where the preregistration's text is in entry 0.
@@ -134,7 +135,7 @@ impl<'a> Pass<'a> {
         });
         let heads = HeadWatch::collect(&rows, head_file, signers.as_ref(), &mut head_sinks);
         let mut report_sink = Sink::new(&rules::gc126_stored_report::INFO);
-        let report = StoredReport::read(report_file, frozen, &mut report_sink);
+        let report = rules::gc126_stored_report::read(report_file, frozen, &mut report_sink);
         let roots = Roots::new(report.as_ref().ok().and_then(StoredReport::size));
         Self {
             frozen,

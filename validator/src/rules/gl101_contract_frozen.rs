@@ -8,7 +8,7 @@ use crate::rule::RuleInfo;
 pub(crate) static INFO: RuleInfo = RuleInfo {
     code: "GL101",
     name: "contract-frozen",
-    what: "Entry 0 is the frozen contract: RFC 8785 bytes of a complete contract, with their SHA-256.",
+    what: "Entry 0 is the frozen contract: RFC 8785 bytes of a contract in its one form, every field written, with their SHA-256.",
     why: "Everything else is judged by the contract; it must be one text with one meaning, and the first thing in the ledger.",
     remedy: "freeze a contract with `ledger freeze contract.json` and train from the ledger that it writes",
     reference: "RFC 8785; docs/FORMAT.md, \"Canonical JSON\"; schemas/json/contract.schema.json",

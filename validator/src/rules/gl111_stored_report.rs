@@ -1,13 +1,13 @@
 //! GL111 `stored-report`.
 
-use schemas::digest::{Digest, encode_hex};
+use schemas::digest::Digest;
 use schemas::dsse::REPORT_PAYLOAD_TYPE;
 use schemas::report::{Report, Route};
 
 use crate::canonical::check_entry_json;
 use crate::contract::ContractRead;
-use crate::roots::{RootAt, Roots};
 use crate::rule::{At, Outcome, RuleInfo, Sink};
+use crate::stored_report::StoredReport;
 use crate::{dsse, form};
 
 /// Text of the rule.
@@ -21,71 +21,40 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
     gate: Route::RejectIdentity,
 };
 
-/// A report beside the ledger whose signature held.
-pub(crate) struct StoredReport {
-    place: String,
-    report: Report,
-}
-
-impl StoredReport {
-    /// Verifies the file's bytes. `None` with the outcome where there is
-    /// nothing to compare with the entries.
-    pub(crate) fn read(
-        file: Option<(&[u8], &str)>,
-        read: Option<&ContractRead>,
-        sink: &mut Sink,
-    ) -> Result<Self, Outcome> {
-        let Some((bytes, place)) = file else {
-            return Err(Outcome::NotApplicable("no report was saved beside the ledger".to_owned()));
-        };
-        let Some((read, key)) = read.and_then(|read| Some((read, read.validator.as_ref()?))) else {
-            let reason = "the contract, which names the validator's key, could not be read";
-            return Err(Outcome::NotEvaluated(reason.to_owned()));
-        };
-        let payload = match dsse::verify(bytes, REPORT_PAYLOAD_TYPE, key) {
-            Ok(payload) => payload,
-            Err(error) => {
-                let signer = &read.contract.keys.validator.public;
-                let expected = format!("an envelope signed by the validator {signer}");
-                let message = "the report beside the ledger is not signed by the contract's validator";
-                sink.rejected(At::place(place), message, expected, error);
-                return Err(Outcome::Checked(1));
-            }
-        };
-        match parse(&payload, read) {
-            Ok(report) => Ok(Self { place: place.to_owned(), report }),
-            Err(reason) => {
-                let message = "what lies beside the ledger is signed, but is no report of this run";
-                sink.rejected(At::place(place), message, format!("a report of run {}", read.run), reason);
-                Err(Outcome::Checked(1))
-            }
+/// Verifies the file's bytes. The outcome where there is nothing to compare with the
+/// entries.
+pub(crate) fn read(
+    file: Option<(&[u8], &str)>,
+    read: Option<&ContractRead>,
+    sink: &mut Sink,
+) -> Result<StoredReport, Outcome> {
+    let Some((bytes, place)) = file else {
+        return Err(Outcome::NotApplicable("no report was saved beside the ledger".to_owned()));
+    };
+    let Some((read, key)) = read.and_then(|read| Some((read, read.validator.as_ref()?))) else {
+        let reason = "the contract, which names the validator's key, could not be read";
+        return Err(Outcome::NotEvaluated(reason.to_owned()));
+    };
+    let payload = match dsse::verify(bytes, REPORT_PAYLOAD_TYPE, key) {
+        Ok(payload) => payload,
+        Err(error) => {
+            let signer = &read.contract.keys.validator.public;
+            let expected = format!("an envelope signed by the validator {signer}");
+            let message = "the report beside the ledger is not signed by the contract's validator";
+            sink.rejected(At::place(place), message, expected, error);
+            return Err(Outcome::Checked(1));
         }
-    }
-
-    /// Size of the head that the report saw.
-    pub(crate) fn size(&self) -> Option<u64> {
-        self.report.head.as_ref().map(|head| head.size)
-    }
-
-    /// Compares it with the entries.
-    pub(crate) fn compare(&self, roots: &Roots, sink: &mut Sink) -> Outcome {
-        let at = || At::place(&self.place);
-        let message = "the ledger was cut or rewritten after this report";
-        if self.report.num_entries > roots.num_entries() {
-            let (expected, actual) = (self.report.num_entries, roots.num_entries());
-            sink.tampered(at(), message, format!("{expected} entries or more"), format!("{actual} entries"));
+    };
+    match parse(&payload, read) {
+        Ok(Report { head, num_entries, .. }) => {
+            let rewritten = "the ledger was cut or rewritten after this report";
+            Ok(StoredReport { head, num_entries, place: place.to_owned(), rewritten })
         }
-        let Some(head) = &self.report.head else { return Outcome::Checked(1) };
-        let expected = format!("root {} at size {}", head.root, head.size);
-        match roots.at(head.size) {
-            RootAt::Known(root) if encode_hex(&root) == head.root => {}
-            RootAt::Known(root) => sink.tampered(at(), message, expected, encode_hex(&root)),
-            RootAt::Beyond => {
-                sink.tampered(at(), message, expected, format!("{} entries", roots.num_entries()));
-            }
-            RootAt::Unknown => sink.rejected(at(), "the report saw no signed head", expected, "size 0"),
+        Err(reason) => {
+            let message = "what lies beside the ledger is signed, but is no report of this run";
+            sink.rejected(At::place(place), message, format!("a report of run {}", read.run), reason);
+            Err(Outcome::Checked(1))
         }
-        Outcome::Checked(1)
     }
 }
 
@@ -111,6 +80,7 @@ pub(crate) fn parse(payload: &[u8], read: &ContractRead) -> Result<Report, Strin
 mod tests {
     use std::fs;
 
+    use schemas::digest::encode_hex;
     use schemas::finding::Effect;
     use schemas::report::{RuleStatus, Verdict};
 

@@ -1,14 +1,13 @@
 //! GC126 `stored-campaign-report`.
 
 use schemas::campaign::report::{CAMPAIGN_REPORT_FORMAT, CampaignReport};
-use schemas::digest::encode_hex;
 use schemas::dsse::CAMPAIGN_REPORT_PAYLOAD_TYPE;
 use schemas::report::Route;
 
 use crate::campaign::ledger::Frozen;
 use crate::canonical::check_entry_json;
-use crate::roots::{RootAt, Roots};
 use crate::rule::{At, Outcome, RuleInfo, Sink};
+use crate::stored_report::StoredReport;
 use crate::{dsse, form};
 
 /// Text of the rule.
@@ -25,72 +24,41 @@ pub(crate) static INFO: RuleInfo = RuleInfo {
 /// Bytes of the report beside the ledger, and where they lie.
 pub(crate) type ReportFile<'a> = (&'a [u8], &'a str);
 
-/// A report beside the ledger whose signature held.
-pub(crate) struct StoredReport {
-    place: String,
-    report: CampaignReport,
-}
-
-impl StoredReport {
-    /// Verifies the file's bytes. The outcome where there is nothing to compare
-    /// with the entries.
-    pub(crate) fn read(
-        file: Option<ReportFile<'_>>,
-        frozen: Option<&Frozen>,
-        sink: &mut Sink,
-    ) -> Result<Self, Outcome> {
-        let Some((bytes, place)) = file else {
-            return Err(Outcome::NotApplicable("no report was saved beside the ledger".to_owned()));
-        };
-        let Some((frozen, key)) = frozen.and_then(|frozen| Some((frozen, frozen.validator.as_ref()?))) else {
-            let reason = "the preregistration, which names the validator's key, could not be read";
-            return Err(Outcome::NotEvaluated(reason.to_owned()));
-        };
-        let payload = match dsse::verify(bytes, CAMPAIGN_REPORT_PAYLOAD_TYPE, key) {
-            Ok(payload) => payload,
-            Err(error) => {
-                let signer = &frozen.prereg.keys.validator.public;
-                let expected = format!("an envelope signed by the validator {signer}");
-                let message = "the report beside the ledger is not signed by the preregistration's validator";
-                sink.rejected(At::place(place), message, expected, error);
-                return Err(Outcome::Checked(1));
-            }
-        };
-        match parse(&payload, frozen) {
-            Ok(report) => Ok(Self { place: place.to_owned(), report }),
-            Err(reason) => {
-                let message = "what lies beside the ledger is signed, but is no report of this campaign";
-                let expected = format!("a report of campaign {}", frozen.id);
-                sink.rejected(At::place(place), message, expected, reason);
-                Err(Outcome::Checked(1))
-            }
+/// Verifies the file's bytes. The outcome where there is nothing to compare with the
+/// entries.
+pub(crate) fn read(
+    file: Option<ReportFile<'_>>,
+    frozen: Option<&Frozen>,
+    sink: &mut Sink,
+) -> Result<StoredReport, Outcome> {
+    let Some((bytes, place)) = file else {
+        return Err(Outcome::NotApplicable("no report was saved beside the ledger".to_owned()));
+    };
+    let Some((frozen, key)) = frozen.and_then(|frozen| Some((frozen, frozen.validator.as_ref()?))) else {
+        let reason = "the preregistration, which names the validator's key, could not be read";
+        return Err(Outcome::NotEvaluated(reason.to_owned()));
+    };
+    let payload = match dsse::verify(bytes, CAMPAIGN_REPORT_PAYLOAD_TYPE, key) {
+        Ok(payload) => payload,
+        Err(error) => {
+            let signer = &frozen.prereg.keys.validator.public;
+            let expected = format!("an envelope signed by the validator {signer}");
+            let message = "the report beside the ledger is not signed by the preregistration's validator";
+            sink.rejected(At::place(place), message, expected, error);
+            return Err(Outcome::Checked(1));
         }
-    }
-
-    /// Size of the head that the report saw.
-    pub(crate) fn size(&self) -> Option<u64> {
-        self.report.head.as_ref().map(|head| head.size)
-    }
-
-    /// Compares it with the entries, after the last of them.
-    pub(crate) fn compare(&self, roots: &Roots, sink: &mut Sink) -> Outcome {
-        let at = || At::place(&self.place);
-        let message = "the campaign was cut or rewritten after this report";
-        if self.report.num_entries > roots.num_entries() {
-            let (expected, actual) = (self.report.num_entries, roots.num_entries());
-            sink.tampered(at(), message, format!("{expected} entries or more"), format!("{actual} entries"));
+    };
+    match parse(&payload, frozen) {
+        Ok(CampaignReport { head, num_entries, .. }) => {
+            let rewritten = "the campaign was cut or rewritten after this report";
+            Ok(StoredReport { head, num_entries, place: place.to_owned(), rewritten })
         }
-        let Some(head) = &self.report.head else { return Outcome::Checked(1) };
-        let expected = format!("root {} at size {}", head.root, head.size);
-        match roots.at(head.size) {
-            RootAt::Known(root) if encode_hex(&root) == head.root => {}
-            RootAt::Known(root) => sink.tampered(at(), message, expected, encode_hex(&root)),
-            RootAt::Beyond => {
-                sink.tampered(at(), message, expected, format!("{} entries", roots.num_entries()));
-            }
-            RootAt::Unknown => sink.rejected(at(), "the report saw no signed head", expected, "size 0"),
+        Err(reason) => {
+            let message = "what lies beside the ledger is signed, but is no report of this campaign";
+            let expected = format!("a report of campaign {}", frozen.id);
+            sink.rejected(At::place(place), message, expected, reason);
+            Err(Outcome::Checked(1))
         }
-        Outcome::Checked(1)
     }
 }
 

@@ -16,8 +16,10 @@ use schemas::body::{Body, Credit};
 use schemas::contract::{Contract, CreditRule};
 use schemas::digest::Digest;
 use schemas::entry::{Entry, Extension};
+use schemas::finding::Severity;
 use schemas::ids::{IdempotencyKey, RunId};
 use schemas::number::Float;
+use schemas::report::Verdict;
 use serde_json::{Value, json};
 use sha2::Digest as _;
 
@@ -115,7 +117,7 @@ fn results(run: &StoredRun) -> Results {
 
 /// Stores the run of a base under the text of a contract, with the names of run and contract
 /// that it gives carried through every entry and manifest.
-fn stored(base: &str, mut fixture: Fixture, text: &str) -> StoredRun {
+pub(super) fn stored(base: &str, mut fixture: Fixture, text: &str) -> StoredRun {
     let (old_run, old_digest) = (fixture.frozen.run.clone(), fixture.frozen.digest);
     let digest = Digest::sha256(sha2::Sha256::digest(text.as_bytes()).into());
     let run = RunId(format!("{}-{NONCE}", &digest.hex()[..16]));
@@ -440,5 +442,29 @@ fn a_run_that_is_stored_again_is_accepted() {
         let failed: Vec<_> = known(at).results.iter().filter(|(_, (status, _))| status == "Failed").collect();
         let is_odd = ["campaign", "evolved", "warm", "handoff"].iter().any(|word| name.contains(word));
         assert!(failed.is_empty() || is_odd, "{name}: {failed:#?}");
+    }
+}
+
+/// What a freeze does not write, although serde reads it as the same: with everything
+/// signed again there is nothing else to find.
+#[test]
+fn a_contract_in_a_second_form_is_rejected_for_that_alone() {
+    let contract = serde_json::to_value(honest_run().frozen.contract).expect("serialises");
+    let members = contract["batch"].as_object().expect("an object").values().cloned();
+    for (place, value) in [
+        ("/state_digest_every_steps", None),
+        ("/numerics/loss_scaler", None),
+        ("/averages", Some(Value::Null)),
+        ("/batch", Some(members.collect())),
+        ("/credit/population", Some(json!(4))),
+    ] {
+        let variant = set(&contract, place, value).expect("its parent is there");
+        let read: Contract = serde_json::from_value(variant.clone()).expect("serde reads the same");
+        assert_eq!(serde_json::to_value(read).expect("serialises"), contract, "{place}");
+        let report = stored("an honest run", honest_run(), &contract_json(&variant)).audit();
+        let errors = report.findings.iter().filter(|finding| finding.severity == Severity::Error);
+        let errors: Vec<_> = errors.map(|finding| (finding.code.as_str(), &*finding.location)).collect();
+        assert_eq!(errors, [("GL101", &*format!("/body/det/contract#{place}"))], "{:#?}", report.findings);
+        assert_eq!(report.verdict, Verdict::Rejected, "{place}");
     }
 }

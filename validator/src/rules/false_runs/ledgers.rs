@@ -14,12 +14,12 @@ use schemas::finding::Severity;
 use schemas::report::{Report, RuleStatus, Verdict};
 
 use super::attempts::body;
-use super::{check_table, evaluation};
+use super::{check_table, evaluation, fields};
 use crate::coverage::FIRST_OF_RUNS;
 use crate::evidence::ValNumbers;
 use crate::fixture::{
-    Fixture, RunBuilder, StoredRun, VALIDATOR, WITNESSES, cosigned, external_loop, honest_run, json,
-    name_witnesses, signed_envelope, signing_key, val_envelope, witness_name,
+    Fixture, RunBuilder, StoredRun, VALIDATOR, WITNESSES, contract_json, cosigned, external_loop, honest_run,
+    json, name_witnesses, signed_envelope, signing_key, val_envelope, witness_name,
 };
 use crate::rules::catalogue;
 use crate::{AuditRequest, audit};
@@ -192,6 +192,13 @@ static FAILING: &[Failing] = &[
         notes.extend(run.all_cosigned(&WITNESSES[1..]));
         run.write_cosigned(&notes);
         run.audit()
+    }),
+    fails("GL101", "a contract that leaves a null out", || {
+        let run = honest_run();
+        let mut contract = serde_json::to_value(&run.frozen.contract).expect("serialises");
+        let members = contract.as_object_mut().expect("an object");
+        members.remove("state_digest_every_steps").expect("it is null");
+        fields::stored("an honest ledger", run, &contract_json(&contract)).audit()
     }),
     fails("GL101", "another digest than the contract's", || {
         changed(|fixture| fixture.frozen.contract.name.push('x'))

@@ -4,17 +4,13 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::edits::*;
-use super::{owner, trainer};
+use super::{joined, owner, trainer};
 use crate::mutations::named::runs::{PATIENT, RECOVERED, ROLLED_BACK, WORKERS};
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record};
 
 pub(super) fn list() -> Vec<Mutation> {
-    let mut all = attempts();
-    all.extend(accounts());
-    all.extend(terms());
-    all.extend(data());
-    all
+    joined([attempts(), accounts(), terms(), data()])
 }
 
 fn attempts() -> Vec<Mutation> {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::edits::contract;
-use super::{owner, trainer};
+use super::{joined, owner, trainer};
 use crate::mutations::named::runs::WITNESSED;
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record};
@@ -17,10 +17,7 @@ use crate::mutations::{Mutation, Record};
 const COSIGNED: &str = "run.db.cosigned";
 
 pub(super) fn list() -> Vec<Mutation> {
-    let mut all = entries();
-    all.extend(frozen());
-    all.extend(files());
-    all
+    joined([entries(), frozen(), files()])
 }
 
 fn entries() -> Vec<Mutation> {

@@ -75,7 +75,12 @@ pub const NOT_SOLE: &[(&str, &str)] = &[
 /// # Errors
 /// None; the list is fixed.
 pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
-    Ok([frame::list(), attempts::list(), updates::list(), state::list()].into_iter().flatten().collect())
+    Ok(joined([frame::list(), attempts::list(), updates::list(), state::list()]))
+}
+
+/// Lists of mutations, one behind the other.
+fn joined<const N: usize>(lists: [Vec<Mutation>; N]) -> Vec<Mutation> {
+    lists.into_iter().flatten().collect()
 }
 
 /// A mutation by the trainer that one rule has to find alone.

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::edits::*;
-use super::{owner, trainer};
+use super::{joined, owner, trainer};
 use crate::mutations::named::runs::{
     FROZEN, HALF, HANDED, PATIENT, RECOVERED, RETIRED, STATEFUL, STATISTICAL, TREE, VALUED,
 };
@@ -18,12 +18,7 @@ const BF16_BITS: u32 = 0xffff_0000;
 const MIN_ELEMENTS: u64 = 16;
 
 pub(super) fn list() -> Vec<Mutation> {
-    let mut all = checkpoints();
-    all.extend(components());
-    all.extend(probes());
-    all.extend(anomalies());
-    all.extend(authority());
-    all
+    joined([checkpoints(), components(), probes(), anomalies(), authority()])
 }
 
 fn checkpoints() -> Vec<Mutation> {

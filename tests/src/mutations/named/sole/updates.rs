@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::edits::*;
-use super::{owner, trainer};
+use super::{joined, owner, trainer};
 use crate::mutations::named::runs::{HANDED, RETIRED, STATEFUL, VALUED, WARM};
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record};
@@ -15,11 +15,7 @@ const fn other_bit(_: usize, bits: u32) -> u32 {
 }
 
 pub(super) fn list() -> Vec<Mutation> {
-    let mut all = updates();
-    all.extend(frozen());
-    all.extend(evaluations());
-    all.extend(choices());
-    all
+    joined([updates(), frozen(), evaluations(), choices()])
 }
 
 fn updates() -> Vec<Mutation> {
