@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if first.as_deref() == Some("memory") {
         return memory(&arguments.next().ok_or("of which ledger?")?);
     }
-    let num_steps: u64 = first.map_or(Ok(10_000), |text| text.parse())?;
+    let num_steps: u64 = first.map_or(Ok(40_000), |text| text.parse())?;
     let rounds = arguments.next();
     if rounds.as_deref() == Some("write") {
         let every_steps = arguments.next().ok_or("how often is it saved?")?.parse()?;
