@@ -127,13 +127,21 @@ impl Forgery {
             |name: &str| self.entries[0][name].as_str().with_context(|| format!("no {name} in entry 0"));
         let (kind, name) = (text("ledger")?, text("run")?);
         let origin = format!("governed-ledger/{kind}/{name}");
-        // Whoever owns a campaign signs all of it.
-        let signer = |size: u64| if size == 1 || kind == "campaign" { Role::Owner } else { Role::Trainer };
+        // Whoever owns a campaign, or qualifies a run, signs all of the ledger.
+        let signer = |size: u64| match kind {
+            "campaign" => Role::Owner,
+            "qualification" => Role::Qualifier,
+            _ if size == 1 => Role::Owner,
+            _ => Role::Trainer,
+        };
         let num_entries = bytes.len() as u64;
         let mut frontier = Frontier::new();
         let mut notes = BTreeMap::new();
-        for entry in bytes {
-            frontier.append(leaf_hash(entry));
+        // A qualifier's ledger begins with a head over nothing.
+        for entry in std::iter::once(None).chain(bytes.iter().map(Some)) {
+            if let Some(entry) = entry {
+                frontier.append(leaf_hash(entry));
+            }
             let (size, root) = (frontier.size(), frontier.root());
             let old = self.notes.get(&size);
             if old.is_none() && size < num_entries {

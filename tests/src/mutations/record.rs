@@ -69,7 +69,15 @@ impl Record {
     /// # Errors
     /// When the ledger or a key cannot be read.
     pub fn open(folder: &Path) -> Result<Self> {
-        Self::read(folder, None)
+        Self::open_with(folder, &KeyRing::open(&folder.join("keys"))?)
+    }
+
+    /// Reads the record of the run in a folder whose keys lie somewhere else.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(folder: &Path, keys: &KeyRing) -> Result<Self> {
+        Self::read(folder, keys, None)
     }
 
     /// Reads the record of a run and keeps its folder.
@@ -78,10 +86,11 @@ impl Record {
     /// As [`Self::open`].
     pub fn of_run(run: RunFolder) -> Result<Self> {
         let folder = run.path().to_owned();
-        Self::read(&folder, Some(run))
+        let keys = KeyRing::open(&folder.join("keys"))?;
+        Self::read(&folder, &keys, Some(run))
     }
 
-    fn read(folder: &Path, run: Option<RunFolder>) -> Result<Self> {
+    fn read(folder: &Path, keys: &KeyRing, run: Option<RunFolder>) -> Result<Self> {
         let path = folder.join(LEDGER_NAME);
         let reader = Reader::open(&path).with_context(|| path.display().to_string())?;
         let mut entries: Vec<Value> = Vec::new();
@@ -97,7 +106,6 @@ impl Record {
             let digest: Digest = text("digest")?.parse()?;
             artifacts.insert(text("pointer")?.to_owned(), reader.artifact(&digest)?);
         }
-        let keys = KeyRing::open(&folder.join("keys"))?;
         let heads = reader.heads()?.into_iter().map(|head| (head.size, head.note)).collect();
         let source = Source {
             artifacts: artifacts.clone(),
