@@ -69,6 +69,17 @@ fn a_drawn_segment_is_confirmed_and_the_manifest_is_signed() {
         envelope["payloadType"], "application/vnd.governed-ledger.training-witness+json",
         "{envelope:#}"
     );
+    // The place beside the ledger is known by every name: only the contract's validator
+    // signs there.
+    let _ = run(LEDGER, folder, &["keygen", "--role", "validator", "--keys", "strangers"]).expect_code(0);
+    let beside = ["--save-to", "./run.db.training-witness.dsse.json"];
+    let stranger = [&beside[..], &["--keys", "strangers"]].concat();
+    verify(folder, "challenge.json", "replay.json", &stranger).expect_complaint(
+        2,
+        "the contract names validator key",
+        &["--save-to"],
+    );
+    let _ = verify(folder, "challenge.json", "replay.json", &beside).expect_code(0);
     // What lies beside a ledger changes nothing about its audit.
     assert_eq!(report(&trained.ledger())["verdict"], "accepted");
 }
