@@ -165,6 +165,14 @@ fn what_was_changed_in_a_replay_or_a_challenge_is_named() {
     }
     let (code, said) = changed(folder, "challenge.json", |challenge| challenge["head"]["size"] = json!(3));
     assert_eq!(code, 2, "{said}");
+    // In another form it is none, for who executes it and for who compares.
+    let mut bytes = std::fs::read(folder.join("challenge.json")).expect("written");
+    bytes.push(b'\n');
+    std::fs::write(folder.join("line.json"), bytes).expect("writable");
+    let executed = replay(folder, "line.json", "other.json");
+    executed.expect_complaint(2, "line.json", &["cannot be used", "bytes follow the value"]);
+    assert!(!folder.join("other.json").exists());
+    verify(folder, "line.json", "replay.json", &[]).expect_complaint(2, "line.json", &["is not a challenge"]);
     // And a head that its trainer did not sign binds nothing.
     let other = RunFolder::trained();
     let foreign = other.path().join("run.db.head").to_string_lossy().into_owned();
