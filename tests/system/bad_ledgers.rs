@@ -238,10 +238,12 @@ fn a_report_that_shows_a_cut_is_not_replaced() {
     forgery.entries.truncate(1);
     forgery.seal(Some(&keys)).expect("written");
     let _ = run.audit(&[]).expect_code(TAMPERED);
-    let refused = run.audit(&["--save"]);
-    refused.expect_complaint(COULD_NOT_RUN, "run.db", &["is left as it is", "GL111", "--save-to FILE"]);
-    assert!(refused.stdout.starts_with("tampered"), "the verdict is printed: {refused}");
-    assert_eq!(std::fs::read(&path).expect("a report"), report);
+    for arguments in [&["--save"][..], &["--save-to", "./run.db.report.dsse.json"]] {
+        let refused = run.audit(arguments);
+        refused.expect_complaint(COULD_NOT_RUN, "run.db", &["is left as it is", "GL111", "--save-to FILE"]);
+        assert!(refused.stdout.starts_with("tampered"), "the verdict is printed: {refused}");
+        assert_eq!(std::fs::read(&path).expect("a report"), report);
+    }
     let _ = run.audit(&["--save-to", "new.json"]).expect_code(TAMPERED);
     let _ = run.audit(&[]).expect_code(TAMPERED);
 }
@@ -253,8 +255,11 @@ fn a_report_of_a_run_that_cannot_be_read_does_not_lie_beside_it() {
         Ok(connection.execute_batch("UPDATE entries SET entry = x'7b7d' WHERE seq = 0")?)
     })
     .expect("written");
-    let refused = run.audit(&["--save"]);
-    refused.expect_complaint(COULD_NOT_RUN, "run.db", &["is left as it is", "--save-to FILE"]);
-    assert!(refused.stdout.starts_with("tampered"), "the verdict is printed: {refused}");
-    assert!(!run.path().join("run.db.report.dsse.json").exists());
+    let named = run.path().join("keys/../run.db.report.dsse.json").to_string_lossy().into_owned();
+    for arguments in [&["--save"][..], &["--save-to", &named]] {
+        let refused = run.audit(arguments);
+        refused.expect_complaint(COULD_NOT_RUN, "run.db", &["is left as it is", "--save-to FILE"]);
+        assert!(refused.stdout.starts_with("tampered"), "the verdict is printed: {refused}");
+        assert!(!run.path().join("run.db.report.dsse.json").exists());
+    }
 }

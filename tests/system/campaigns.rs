@@ -214,7 +214,11 @@ fn a_report_that_shows_a_cut_is_not_replaced() {
     let keys = KeyRing::open(&campaign.path().join("keys")).expect("the owner's keys");
     forgery.seal(Some(&keys)).expect("written");
     let _ = campaign.ledger(&["campaign", "audit", "campaign.db"]).expect_code(3);
-    for arguments in [&["--save"][..], &["--save-to", "campaign.db.report.dsse.json"]] {
+    for arguments in [
+        &["--save"][..],
+        &["--save-to", "campaign.db.report.dsse.json"],
+        &["--save-to", "./keys/../campaign.db.report.dsse.json"],
+    ] {
         let refused = campaign.ledger(&[&["campaign", "audit", "campaign.db"][..], arguments].concat());
         refused.expect_complaint(2, "campaign.db", &["is left as it is", "GC126", "--save-to FILE"]);
         assert!(refused.stdout.starts_with("tampered"), "the verdict is printed: {refused}");
@@ -233,9 +237,11 @@ fn a_report_of_a_campaign_that_cannot_be_read_does_not_lie_beside_it() {
     .expect("written");
     let audit = audited(&campaign);
     assert_eq!((&audit["campaign"], audit["verdict"].as_str()), (&Value::Null, Some("tampered")));
-    let refused = campaign.ledger(&["campaign", "audit", "campaign.db", "--save"]);
-    refused.expect_complaint(2, "campaign.db", &["is left as it is", "--save-to FILE"]);
-    assert!(!campaign.path().join("campaign.db.report.dsse.json").exists());
+    for arguments in [&["--save"][..], &["--save-to", "./campaign.db.report.dsse.json"]] {
+        let refused = campaign.ledger(&[&["campaign", "audit", "campaign.db"][..], arguments].concat());
+        refused.expect_complaint(2, "campaign.db", &["is left as it is", "--save-to FILE"]);
+        assert!(!campaign.path().join("campaign.db.report.dsse.json").exists());
+    }
 }
 
 #[test]

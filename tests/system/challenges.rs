@@ -69,6 +69,17 @@ fn a_drawn_segment_is_confirmed_and_the_manifest_is_signed() {
         envelope["payloadType"], "application/vnd.governed-ledger.training-witness+json",
         "{envelope:#}"
     );
+    // The place beside the ledger is known by every name: only the contract's validator
+    // signs there.
+    let _ = run(LEDGER, folder, &["keygen", "--role", "validator", "--keys", "strangers"]).expect_code(0);
+    let beside = ["--save-to", "./run.db.training-witness.dsse.json"];
+    let stranger = [&beside[..], &["--keys", "strangers"]].concat();
+    verify(folder, "challenge.json", "replay.json", &stranger).expect_complaint(
+        2,
+        "the contract names validator key",
+        &["--save-to"],
+    );
+    let _ = verify(folder, "challenge.json", "replay.json", &beside).expect_code(0);
     // What lies beside a ledger changes nothing about its audit.
     assert_eq!(report(&trained.ledger())["verdict"], "accepted");
 }
@@ -154,6 +165,14 @@ fn what_was_changed_in_a_replay_or_a_challenge_is_named() {
     }
     let (code, said) = changed(folder, "challenge.json", |challenge| challenge["head"]["size"] = json!(3));
     assert_eq!(code, 2, "{said}");
+    // In another form it is none, for who executes it and for who compares.
+    let mut bytes = std::fs::read(folder.join("challenge.json")).expect("written");
+    bytes.push(b'\n');
+    std::fs::write(folder.join("line.json"), bytes).expect("writable");
+    let executed = replay(folder, "line.json", "other.json");
+    executed.expect_complaint(2, "line.json", &["cannot be used", "bytes follow the value"]);
+    assert!(!folder.join("other.json").exists());
+    verify(folder, "line.json", "replay.json", &[]).expect_complaint(2, "line.json", &["is not a challenge"]);
     // And a head that its trainer did not sign binds nothing.
     let other = RunFolder::trained();
     let foreign = other.path().join("run.db.head").to_string_lossy().into_owned();

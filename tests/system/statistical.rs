@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use system_tests::dump;
 use system_tests::programs::{self, TRAINER, run};
-use system_tests::run_folder::RunFolder;
+use system_tests::run_folder::{RunFolder, flip_byte};
 
 /// Pause between two looks into a ledger.
 const POLL_EVERY: Duration = Duration::from_millis(1);
@@ -108,8 +108,14 @@ fn an_attempt_goes_on_from_the_qualified_checkpoint_and_an_audit_accepts_that() 
     let _ = folder.train().expect_code(2);
     let arguments = ["probe", "--ledger", "run.db", "--quiet", "--checkpoint", "s00000020-a1"];
     let _ = run(TRAINER, folder.path(), &arguments).expect_code(0);
+    // One that is passed over has rotted: an audit would read it, so that it is given up.
+    flip_byte(&folder.path().join("checkpoints/s00000040-a1/optimizer.safetensors"), 2000);
     let _ = folder.train().expect_code(0);
     let entries = folder.entries();
+    let given_up: Vec<&Value> =
+        entries.iter().filter(|entry| entry["kind"] == "checkpoint.quarantined").collect();
+    assert_eq!(given_up.len(), 1, "{given_up:#?}");
+    assert_eq!(given_up[0]["body"]["obs"]["checkpoint"], "s00000040-a1");
     let resumed = entries.iter().rfind(|entry| entry["kind"] == "attempt.start").expect("an attempt");
     assert_eq!(resumed["body"]["det"]["resumed_from"]["step"], 20, "{resumed:#}");
     let report = folder.report();

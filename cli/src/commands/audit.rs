@@ -33,12 +33,7 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
             "name the report's own file with --save-to, and the folder of the validator's key with --keys",
         ));
     }
-    let target = match (&arguments.save_to, arguments.save) {
-        // What lies there is read by every later audit, however it was named.
-        (Some(path), _) => Some((path.clone(), *path == report_path(&arguments.ledger))),
-        (None, true) => Some((report_path(&arguments.ledger), true)),
-        (None, false) => None,
-    };
+    let target = save_target(arguments.save_to.as_deref(), arguments.save, report_path(&arguments.ledger));
     if let Some((_, true)) = &target {
         refuse_to_replace_handed_off(&arguments.ledger)?;
     }
@@ -123,6 +118,23 @@ fn refuse_campaign(ledger: &Path) -> Result<(), Failure> {
 pub(super) fn kind_of(ledger: &Path) -> Option<LedgerKind> {
     let entry = Reader::open(ledger).ok()?.entry(0).ok()?;
     Some(entry.header.ledger)
+}
+
+/// Where a signed document goes, and whether that is the place beside the ledger:
+/// what lies there is read by others, however it was named.
+pub(super) fn save_target(save_to: Option<&Path>, save: bool, beside: PathBuf) -> Option<(PathBuf, bool)> {
+    match save_to {
+        Some(path) => Some((path.to_owned(), is_one_place(path, &beside))),
+        None => save.then_some((beside, true)),
+    }
+}
+
+/// Whether two paths name one place, a file being there or not: the same name in the
+/// same folder, however that is spelled or reached.
+fn is_one_place(left: &Path, right: &Path) -> bool {
+    let folder = |path: &Path| key_folder::folder_of(path).canonicalize();
+    let is_one_name = left.file_name().is_some() && left.file_name() == right.file_name();
+    is_one_name && matches!((folder(left), folder(right)), (Ok(left), Ok(right)) if left == right)
 }
 
 /// Where a saved report lies.

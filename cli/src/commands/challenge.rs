@@ -168,11 +168,8 @@ fn compare(
 ) -> Result<u8, Failure> {
     let started = Instant::now();
     let ledger = &arguments.ledger;
-    let target = match (&arguments.save_to, arguments.save) {
-        (Some(path), _) => Some((path.clone(), false)),
-        (None, true) => Some((audit::beside(ledger, ".training-witness.dsse.json"), true)),
-        (None, false) => None,
-    };
+    let beside = audit::beside(ledger, ".training-witness.dsse.json");
+    let target = audit::save_target(arguments.save_to.as_deref(), arguments.save, beside);
     // Before anything is computed, as an audit does.
     let signer = target.as_ref().map(|(_, is_beside)| {
         let key = audit::validator_key(arguments.keys.as_deref(), ledger)?;

@@ -52,6 +52,42 @@ fn a_report_beside_the_ledger_is_signed_by_the_contracts_validator() {
     let _ = folder.run(&["audit", "run/run.db", "--save-to", "theirs.json", "--keys", "strangers"]).expect(4);
 }
 
+/// What lies beside a ledger is what every later audit reads, however it was named.
+#[test]
+fn the_place_beside_the_ledger_is_known_by_every_name() {
+    let folder = Folder::frozen();
+    let _ = folder.run(&["keygen", "--role", "validator", "--keys", "strangers"]).expect(0);
+    std::os::unix::fs::symlink("run", folder.path("linked")).expect("a link");
+    let name = "run.db.report.dsse.json";
+    let absolute = folder.path("run").join(name).to_string_lossy().into_owned();
+    let relative = ["run", "./run", "run/../run", "linked", "linked/.", "strangers/../linked"];
+    let places: Vec<String> =
+        relative.iter().map(|place| format!("{place}/{name}")).chain([absolute]).collect();
+    for place in &places {
+        let refused =
+            folder.run(&["audit", "run/run.db", "--save-to", place, "--keys", "strangers"]).expect(2);
+        assert!(refused.stderr.contains("the contract names validator key"), "{place}: {}", refused.stderr);
+        assert!(!folder.path("run").join(name).exists(), "{place}");
+    }
+    // The contract's own validator may sign there, again and again.
+    for place in &places {
+        let _ = folder.run(&["audit", "linked/run.db", "--save-to", place]).expect(4);
+    }
+    // Nothing takes the place of what a handoff names.
+    let report = folder.read("run/run.db.report.dsse.json");
+    folder.write("run/run.db.handoff.dsse.json", b"{}");
+    for place in &places {
+        let refused = folder.run(&["audit", "run/run.db", "--save-to", place]).expect(2);
+        assert!(refused.stderr.contains("names the report that is saved beside it"), "{}", refused.stderr);
+        assert_eq!(folder.read("run/run.db.report.dsse.json"), report, "{place}");
+    }
+    std::fs::remove_file(folder.path("run/run.db.handoff.dsse.json")).expect("removed");
+    // The same name in another folder is another place, and so is another name there.
+    for place in ["run.db.report.dsse.json", "run/other.json"] {
+        let _ = folder.run(&["audit", "run/run.db", "--save-to", place]).expect(4);
+    }
+}
+
 #[test]
 fn only_an_accepted_run_is_handed_off() {
     let folder = Folder::frozen();

@@ -71,22 +71,9 @@ pub fn newest_usable(
     records.sort_by_key(|record| (record.step, record.attempt));
     let mut unusable = Vec::new();
     for record in records.into_iter().rev() {
-        let folder = ledger_folder.join(&record.path);
-        let expected = Expected {
-            checkpoint: &record.checkpoint,
-            contract,
-            manifest: record.manifest,
-            run,
-            step: record.step,
-        };
-        let loaded = if below::is_plain(&record.path) {
-            validate::load(&folder, &expected)
-        } else {
-            let reason = "a checkpoint's folder has to lie below the ledger's".to_owned();
-            Err(CheckpointError::Manifest { path: folder.clone(), reason })
-        };
-        match loaded {
+        match read(ledger_folder, (run, contract), &record, validate::load) {
             Ok((manifest, contents)) => {
+                let folder = ledger_folder.join(&record.path);
                 let located = LocatedCheckpoint { contents, folder, manifest, record };
                 return (Some(located), unusable);
             }
@@ -94,4 +81,44 @@ pub fn newest_usable(
         }
     }
     (None, unusable)
+}
+
+/// Reads all of some checkpoints that nothing goes on from, and gives those that
+/// could not be used, newest first. Nothing that was read is kept.
+pub fn unusable_among(
+    ledger_folder: &Path,
+    run: &RunId,
+    contract: Digest,
+    mut records: Vec<RecordedCheckpoint>,
+) -> Vec<UnusableCheckpoint> {
+    records.sort_by_key(|record| (record.step, record.attempt));
+    let mut unusable = Vec::new();
+    for record in records.into_iter().rev() {
+        if let Err(error) = read(ledger_folder, (run, contract), &record, validate::reread) {
+            unusable.push(UnusableCheckpoint { error, record });
+        }
+    }
+    unusable
+}
+
+/// Reads a checkpoint in the folder that the ledger names.
+fn read<T>(
+    ledger_folder: &Path,
+    (run, contract): (&RunId, Digest),
+    record: &RecordedCheckpoint,
+    how: impl FnOnce(&Path, &Expected<'_>) -> Result<T, CheckpointError>,
+) -> Result<T, CheckpointError> {
+    let folder = ledger_folder.join(&record.path);
+    if !below::is_plain(&record.path) {
+        let reason = "a checkpoint's folder has to lie below the ledger's".to_owned();
+        return Err(CheckpointError::Manifest { path: folder, reason });
+    }
+    let expected = Expected {
+        checkpoint: &record.checkpoint,
+        contract,
+        manifest: record.manifest,
+        run,
+        step: record.step,
+    };
+    how(&folder, &expected)
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::cli::{self, Failure};
 use crate::run::error::{self, RunError};
 use crate::run::progress::Console;
+use crate::run::refusal;
 use crate::run::resume::{self, ResumeState};
 use crate::run::stored;
 
@@ -52,6 +53,7 @@ struct Unusable {
 pub(super) fn run(arguments: &LedgerArguments) -> Result<u8, Failure> {
     let opened = OpenedRun::open(&arguments.ledger)?;
     let (frozen, history) = (&opened.frozen, &opened.history);
+    refusal::check_links(&frozen.contract, history, &opened.folder).map_err(RunError::from)?;
     stored::make_available(&Console::new(false), frozen, history, &opened.folder)?;
     let state = resume::decide(frozen, history, &opened.folder).map_err(RunError::from)?;
     let last_step = history.attempts.iter().map(|past| past.last_step).max().unwrap_or(0);

@@ -11,6 +11,7 @@
 //! updates otherwise: behind it only which states are still there and which update
 //! was the run's last.
 
+mod challenge;
 mod error;
 mod report;
 mod room;
@@ -19,16 +20,10 @@ mod segment;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ledger::FrozenContract;
 use ledger::reader::Reader;
-use ledger::tree::{Frontier, leaf_hash};
-use schemas::challenge::{
-    CHALLENGE_FORMAT, Challenge, MAX_REPLAY_BYTES, REPLAY_FORMAT, Replay, ReplayedSegment, Segment,
-};
+use schemas::challenge::{Challenge, MAX_REPLAY_BYTES, REPLAY_FORMAT, Replay, ReplayedSegment, Segment};
 use schemas::digest::Digest;
-use sha2::{Digest as _, Sha256};
 
-use crate::checkpoint::below;
 use crate::device;
 use crate::engine::{Engine, EngineConfig};
 use crate::identity::{self, Identity};
@@ -46,9 +41,6 @@ pub use error::ReplayError;
 pub use report::ReplayReport;
 
 use room::Room;
-
-/// Largest challenge that is read.
-const MAX_CHALLENGE_BYTES: u64 = 16 << 20;
 
 /// Name of the replay where the command line names none.
 const DEFAULT_NAME: &str = "replay.json";
@@ -83,10 +75,10 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, ReplayError> {
     if output.exists() {
         return Err(ReplayError::Exists { path: output });
     }
-    let (challenge, challenge_digest) = read_challenge(&options.challenge)?;
+    let (challenge, challenge_digest) = challenge::read(&options.challenge)?;
     let reader = Reader::open(&options.ledger)?;
     let frozen = reader.contract()?;
-    check_challenge(&options.challenge, &challenge, &reader, &frozen)?;
+    challenge::check(&options.challenge, &challenge, &reader, &frozen)?;
     let contract = &frozen.contract;
     let identity = identity::identity(contract.plan.device);
     refusal::check_identity(contract, &identity)?;
@@ -206,51 +198,6 @@ impl Process<'_> {
         }
         Ok(done)
     }
-}
-
-fn read_challenge(path: &Path) -> Result<(Challenge, Digest), ReplayError> {
-    let refused = |reason: String| ReplayError::Challenge { path: path.to_owned(), reason };
-    // A person named it, perhaps by a link; what it leads to is a file all the same.
-    let bytes = fs::canonicalize(path)
-        .and_then(|found| below::regular(&found))
-        .and_then(|(file, _)| below::read_all(file, MAX_CHALLENGE_BYTES))
-        .map_err(|error| refused(error.to_string()))?;
-    let challenge: Challenge = serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
-    if challenge.format != CHALLENGE_FORMAT {
-        return Err(refused(format!("its format is {:?}, expected {CHALLENGE_FORMAT:?}", challenge.format)));
-    }
-    Ok((challenge, Digest::sha256(Sha256::digest(&bytes).into())))
-}
-
-/// The challenge is of this run, and the ledger holds what its head signed.
-fn check_challenge(
-    path: &Path,
-    challenge: &Challenge,
-    reader: &Reader,
-    frozen: &FrozenContract,
-) -> Result<(), ReplayError> {
-    let refused = |reason: String| Err(ReplayError::Challenge { path: path.to_owned(), reason });
-    if challenge.run != frozen.run || challenge.contract != frozen.digest {
-        return refused(format!("it is of run {}, and the ledger of {}", challenge.run, frozen.run));
-    }
-    let mut frontier = Frontier::new();
-    for row in reader.rows(0) {
-        let (index, bytes) = row?;
-        if index >= challenge.head.size {
-            break;
-        }
-        frontier.append(leaf_hash(&bytes));
-    }
-    let root = Digest::sha256(frontier.root());
-    if frontier.size() != challenge.head.size || root != challenge.head.root {
-        return refused(format!(
-            "the first {} entries have root {root}, and its head of size {} has {}",
-            frontier.size(),
-            challenge.head.size,
-            challenge.head.root
-        ));
-    }
-    Ok(())
 }
 
 /// Writes the replay, whole or not at all, and over nothing.

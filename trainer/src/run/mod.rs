@@ -175,6 +175,7 @@ pub fn run_with(options: &RunOptions, drive: &mut Driver<'_>) -> Result<RunRepor
         recorder.close()?;
         return Ok(RunReport::already_ended(&frozen, end));
     }
+    refusal::check_links(contract, &history, &ledger_folder)?;
     if let Some(report) = conclude::end_after_last(&recorder, &frozen, &history)? {
         if options.intervention.is_some() {
             console.say(UNRECORDED);

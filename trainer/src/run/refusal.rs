@@ -4,17 +4,20 @@
 //! binary that is not the contract's trainer writes nothing into its ledger.
 
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemas::contract::{Contract, CreditRule, Device, EquivalenceClass, MidAccumulation, StoppingRule};
 use schemas::data::Split;
 use schemas::digest::Digest;
 use serde::Serialize;
 
+use crate::checkpoint::links;
 use crate::identity::Identity;
 use crate::state::{StateError, registry};
 use crate::store::{self, StoreError};
 use crate::workers::MAX_WORKERS;
+
+use super::history::{History, Progress};
 
 /// A contract that may not be executed by this binary, here.
 #[derive(Debug, thiserror::Error)]
@@ -135,6 +138,12 @@ pub enum Refusal {
     /// The checkpoint store cannot be used from here.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A symbolic link where the checkpoints of the run lie, or would.
+    #[error("{} is a symbolic link, and no audit reads a checkpoint through one", path.display())]
+    Linked {
+        /// The link.
+        path: PathBuf,
+    },
     /// Another number of workers than the contract's.
     #[error(
         "the contract has {expected} workers and permits no other number, the command line asks for {actual}"
@@ -196,6 +205,10 @@ impl Refusal {
             }
             Self::WorkersDivide { .. } => "name a number that divides it, 64 at most",
             Self::Store(error) => error.hint(),
+            Self::Linked { .. } => {
+                "put what it leads to in its place, and run the same command again; for another disk, move the folder \
+                 of the ledger there as a whole, or mount the disk where the link is"
+            }
             Self::Unsupported { .. } | Self::State(_) => "change the contract and freeze it again",
             Self::Instrumented { .. } => {
                 "use an ordinary build; a deliberate test sets LEDGER_ALLOW_INSTRUMENTATION=1"
@@ -281,6 +294,32 @@ pub fn check_supported(contract: &Contract) -> Result<(), Refusal> {
     check_streams(contract)?;
     registry::check_declarations(contract)?;
     Ok(())
+}
+
+/// Checks that no checkpoint of the run lies, or would be saved, behind a symbolic
+/// link, through which no audit reads it. Of what was given up nothing is read, and
+/// a run that has ended saves nothing more.
+///
+/// # Errors
+/// [`Refusal::Linked`].
+pub fn check_links(contract: &Contract, history: &History, ledger_folder: &Path) -> Result<(), Refusal> {
+    if history.end.is_some() {
+        return Ok(());
+    }
+    let folder = store::working_folder(&contract.checkpoints.store);
+    let store = ledger_folder.join(folder);
+    let known = history.checkpoints.values();
+    let mut committed = known
+        .filter(|known| known.committed.is_some() && known.progress != Progress::Ended)
+        .map(|known| known.checkpoint.as_str());
+    let linked = links::on_the_way(ledger_folder, folder).or_else(|| {
+        committed
+            .find_map(|name| links::on_the_way(&store, name).or_else(|| links::within(&store.join(name))))
+    });
+    match linked {
+        Some(path) => Err(Refusal::Linked { path }),
+        None => Ok(()),
+    }
 }
 
 fn check_streams(contract: &Contract) -> Result<(), Refusal> {

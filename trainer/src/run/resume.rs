@@ -4,6 +4,7 @@
 //! back and fits what the run derives, or the attempt is refused with the name
 //! of the class. A class is never left at its initial value.
 
+use std::cmp::Reverse;
 use std::path::Path;
 
 use ledger::FrozenContract;
@@ -18,6 +19,7 @@ use crate::engine::Engine;
 use crate::engine::window::WindowState;
 use crate::state::registry::{self, Target};
 use crate::state::{Derivation, SelectionTracker, StateError};
+use crate::store;
 
 use super::doubt::{self, DoubtfulCheckpoint};
 use super::error::RunError;
@@ -61,18 +63,38 @@ pub fn decide(
 ) -> Result<ResumeState, Refusal> {
     let resume = decide_among(frozen, history, ledger_folder, eligible(&frozen.contract, history))?;
     match frozen.contract.faults.recovery {
-        Recovery::RestartFromLastValidated | Recovery::Refuse => return Ok(resume),
-        Recovery::RollBack => return Ok(ResumeState { doubtful: doubt::doubtful(history), ..resume }),
-        Recovery::RestartFromLastQualified => {}
+        Recovery::RestartFromLastValidated | Recovery::Refuse => Ok(resume),
+        Recovery::RestartFromLastQualified => Ok(passing_over(frozen, history, ledger_folder, resume)),
+        Recovery::RollBack => Ok(ResumeState { doubtful: doubt::doubtful(history), ..resume }),
     }
-    let from = resume.checkpoint.as_ref().map(|located| located.record.step);
-    let is_newer = |record: &RecordedCheckpoint| from.is_none_or(|from| record.step > from);
-    let newer = history.usable_checkpoints().into_iter().filter(is_newer);
-    let newest = newer.max_by_key(|record| (record.step, record.attempt));
-    // A qualified one whose bytes changed is named for that.
-    let is_named = |id: &CheckpointId| resume.unusable.iter().any(|known| known.record.checkpoint == *id);
-    let unqualified = newest.map(|record| record.checkpoint).filter(|id| !is_named(id));
-    Ok(ResumeState { unqualified, ..resume })
+}
+
+/// Looks at the checkpoints that are newer than the qualified one. Nothing goes on
+/// from them, but they count as saved, and an audit reads them: one whose bytes
+/// changed is told and given up, as it is where attempts go on from them.
+fn passing_over(
+    frozen: &FrozenContract,
+    history: &History,
+    ledger_folder: &Path,
+    resume: ResumeState,
+) -> ResumeState {
+    let age = |record: &RecordedCheckpoint| (record.step, record.attempt);
+    let from = resume.checkpoint.as_ref().map(|located| age(&located.record));
+    let mut newer = history.usable_checkpoints();
+    newer.retain(|record| from.is_none_or(|from| age(record) > from));
+    let newest = newer.iter().max_by_key(|record| age(record)).map(|record| record.checkpoint.clone());
+    let mut unusable = resume.unusable;
+    // A copy beside the ledger says nothing of what a store by URL holds.
+    if !store::is_url(&frozen.contract.checkpoints.store) {
+        let is_named = |id: &CheckpointId| unusable.iter().any(|known| known.record.checkpoint == *id);
+        newer.retain(|record| !is_named(&record.checkpoint));
+        unusable.extend(locate::unusable_among(ledger_folder, &frozen.run, frozen.digest, newer));
+        unusable.sort_by_key(|known| Reverse(age(&known.record)));
+    }
+    // One whose bytes changed is named for that.
+    let is_named = |id: &CheckpointId| unusable.iter().any(|known| known.record.checkpoint == *id);
+    let unqualified = newest.filter(|id| !is_named(id));
+    ResumeState { unqualified, unusable, ..resume }
 }
 
 /// Whether attempts go on from checkpoints that a probe has qualified, and from
@@ -183,9 +205,14 @@ impl ResumeState {
         if self.checkpoint.is_some() || num_steps == 0 || may_restart {
             return Ok(());
         }
-        if is_by_qualification(contract) && self.unusable.is_empty() {
-            let validated = history.usable_checkpoints().into_iter().map(|record| record.checkpoint.0);
-            let validated: Vec<String> = validated.collect();
+        let was_qualified = |of: &UnusableCheckpoint| {
+            let past = history.checkpoints.get(&of.record.checkpoint);
+            past.is_some_and(|past| past.was_qualified)
+        };
+        if is_by_qualification(contract) && !self.unusable.iter().any(was_qualified) {
+            let is_changed = |id: &CheckpointId| self.unusable.iter().any(|of| of.record.checkpoint == *id);
+            let validated = history.usable_checkpoints().into_iter().map(|record| record.checkpoint);
+            let validated: Vec<String> = validated.filter(|id| !is_changed(id)).map(|id| id.0).collect();
             if !validated.is_empty() {
                 return Err(Refusal::NothingQualified { num_steps, validated: validated.join(", ") });
             }

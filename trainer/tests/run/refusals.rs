@@ -1,10 +1,14 @@
 //! What is not the contract's is refused, with both sides named.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+
 use anyhow::Result;
 use rustix::process::Signal;
 use schemas::contract::{Device, Recovery};
 use schemas::data::Split;
 use schemas::digest::Digest;
+use tempfile::TempDir;
 
 use crate::folder::{self, LONG, RunFolder};
 
@@ -64,10 +68,10 @@ fn data_that_changed_after_the_freeze_is_refused_and_the_run_goes_on_once_it_is_
     training.finish()?.expect(143);
 
     let path = folder::shard(&folder, Split::Train);
-    let frozen = std::fs::read(&path)?;
+    let frozen = fs::read(&path)?;
     let mut changed = frozen.clone();
     changed[0] ^= 1;
-    std::fs::write(&path, &changed)?;
+    fs::write(&path, &changed)?;
     let finished = folder.train()?.expect(2);
     finished
         .says("changed after the freeze")
@@ -77,7 +81,7 @@ fn data_that_changed_after_the_freeze_is_refused_and_the_run_goes_on_once_it_is_
     assert_eq!(fault[0]["det"]["fault"], "data_changed");
     assert_eq!(folder.bodies("attempt.end")?[1]["det"]["outcome"], "failed");
 
-    std::fs::write(&path, &frozen)?;
+    fs::write(&path, &frozen)?;
     folder.train()?.expect(0);
     assert_eq!(folder.model(LONG)?, uninterrupted.model(LONG)?);
     Ok(())
@@ -87,12 +91,12 @@ fn data_that_changed_after_the_freeze_is_refused_and_the_run_goes_on_once_it_is_
 fn a_frozen_document_that_changed_on_disk_is_refused() -> Result<()> {
     let folder = RunFolder::new(|_| ())?;
     let path = folder.path().join("card.json");
-    let mut bytes = std::fs::read(&path)?;
+    let mut bytes = fs::read(&path)?;
     bytes.push(b' ');
-    std::fs::write(&path, bytes)?;
+    fs::write(&path, bytes)?;
     folder.train()?.expect(2).says("/update/card").says("changed after the freeze");
     // The ledger holds it, so a missing copy is no loss.
-    std::fs::remove_file(&path)?;
+    fs::remove_file(&path)?;
     folder.train()?.expect(0);
     Ok(())
 }
@@ -103,7 +107,7 @@ fn a_missing_or_wrong_key_is_refused() -> Result<()> {
     let other = folder.path().join("other-keys");
     ledger::keys::KeyRing::generate(&other, ledger::keys::Role::Trainer)?;
     folder.train_with(&["--keys", &other.to_string_lossy()])?.expect(2).says("--keys");
-    std::fs::remove_file(folder.path().join("keys/trainer.key"))?;
+    fs::remove_file(folder.path().join("keys/trainer.key"))?;
     folder.train()?.expect(2).says("trainer.key").says("hint: ");
     assert_eq!(folder.kinds()?, ["contract.frozen"]);
     Ok(())
@@ -124,7 +128,7 @@ fn a_second_trainer_is_refused_while_the_first_goes_on() -> Result<()> {
 #[test]
 fn what_is_no_ledger_is_refused() -> Result<()> {
     let folder = RunFolder::new(|_| ())?;
-    std::fs::write(folder.ledger(), "not a database")?;
+    fs::write(folder.ledger(), "not a database")?;
     folder.train()?.expect(2).says("run.db");
     Ok(())
 }
@@ -190,5 +194,51 @@ fn a_signal_under_a_policy_that_refuses_says_that_no_attempt_follows() -> Result
     training.wait_for_step(5)?.send(Signal::TERM)?;
     training.finish()?.expect(143).says("hint: the contract allows no further attempt");
     folder.train()?.expect(2).says("recovery policy is to refuse");
+    Ok(())
+}
+
+/// An audit reads no checkpoint through a link, so that a run which saved or resumed
+/// through one could never be accepted.
+#[test]
+fn checkpoints_behind_a_link_are_refused_and_nothing_is_written() -> Result<()> {
+    let folder = RunFolder::long()?;
+    let elsewhere = TempDir::new()?;
+    let store = folder.path().join("checkpoints");
+    // Before the first save, wherever it leads.
+    for target in [elsewhere.path().to_owned(), elsewhere.path().join("nothing")] {
+        symlink(&target, &store)?;
+        let refused = folder.train()?.expect(2);
+        refused.says("checkpoints is a symbolic link").says("hint: put what it leads to in its place");
+        fs::remove_file(&store)?;
+    }
+    assert_eq!(folder.kinds()?, ["contract.frozen"]);
+    assert_eq!(fs::read_dir(elsewhere.path())?.count(), 0, "nothing was saved through it");
+
+    // Before a resume: the store, a checkpoint, one of the files.
+    let mut training = folder.start()?;
+    training.wait_for_step(25)?.send(Signal::TERM)?;
+    training.finish()?.expect(143);
+    let entries = folder.entries()?;
+    for place in ["checkpoints", "checkpoints/s00000010-a1", "checkpoints/s00000020-a1/model.safetensors"] {
+        let (path, moved) = (folder.path().join(place), folder.path().join("moved"));
+        fs::rename(&path, &moved)?;
+        symlink(&moved, &path)?;
+        folder.train()?.expect(2).says(&format!("{place} is a symbolic link")).says("hint: put what");
+        let explained = folder.trainer(&["resume", "--explain", "--ledger", "run.db"])?.expect(2);
+        explained.says(&format!("{place} is a symbolic link"));
+        assert_eq!(folder.entries()?, entries, "{place}");
+        fs::remove_file(&path)?;
+        fs::rename(&moved, &path)?;
+    }
+
+    // The folder of the ledger may be reached by one.
+    let linked = elsewhere.path().join("linked");
+    symlink(folder.path(), &linked)?;
+    let ledger = linked.join("run.db").to_string_lossy().into_owned();
+    folder.trainer(&["run", "--ledger", &ledger])?.expect(0).says("RESUMING run ");
+    // What is over is told as ever, wherever its files lie.
+    fs::rename(&store, folder.path().join("moved"))?;
+    symlink(folder.path().join("moved"), &store)?;
+    folder.train()?.expect(0);
     Ok(())
 }

@@ -14,7 +14,7 @@ use validator::campaign::{CampaignRequest, audit, sarif, text};
 
 use crate::arguments::OutputFormat;
 use crate::campaign_arguments::CampaignAuditArguments;
-use crate::commands::audit::{kind_of, refuse_to_hide, report_path, sign_as, validator_key};
+use crate::commands::audit::{kind_of, refuse_to_hide, report_path, save_target, sign_as, validator_key};
 use crate::failure::{Failure, OrFail};
 use crate::output::{count, counted, print, say, say_done, write_file, write_out};
 
@@ -24,11 +24,7 @@ const STORED_REPORT: &str = "GC126";
 pub(crate) fn run(arguments: &CampaignAuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     let ledger = &arguments.campaign;
-    let target = match (&arguments.save_to, arguments.save) {
-        (Some(path), _) => Some((path.clone(), *path == report_path(ledger))),
-        (None, true) => Some((report_path(ledger), true)),
-        (None, false) => None,
-    };
+    let target = save_target(arguments.save_to.as_deref(), arguments.save, report_path(ledger));
     // A key that may not sign is told before the work.
     let signer = target.as_ref().map(|_| signer(arguments)).transpose()?;
     let report = report(arguments)?;
