@@ -130,9 +130,10 @@ fn scales_skipped_steps_and_windows_are_derived_again_by_the_validator() {
     assert!(inside["microbatches"].as_u64() > Some(0), "{inside}");
 }
 
-/// Four microbatches an update; long enough to be met by a signal.
+/// Four microbatches an update; so long that three signals come before its end, on a
+/// machine that is busy with something else too.
 fn interruptible() -> RunFolder {
-    let run = RunFolder::long(200);
+    let run = RunFolder::long(800);
     run.edit_contract(|contract| {
         let count = contract["batch"]["global_examples"].as_u64().expect("a count").max(4);
         contract["batch"] = json!({
