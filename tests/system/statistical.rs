@@ -86,10 +86,10 @@ fn what_was_measured_over_repeated_seeds_is_derived_again_and_handed_off() {
 
 #[test]
 fn an_attempt_goes_on_from_the_qualified_checkpoint_and_an_audit_accepts_that() {
-    let uninterrupted = RunFolder::long(100);
+    let uninterrupted = RunFolder::long(300);
     let _ = uninterrupted.freeze().expect_code(0);
     let _ = uninterrupted.train().expect_code(0);
-    let folder = RunFolder::long(100);
+    let folder = RunFolder::long(300);
     folder.edit_contract(|contract| contract["faults"]["recovery"] = "restart_from_last_qualified".into());
     let _ = folder.freeze().expect_code(0);
     let mut child = programs::start(TRAINER, folder.path(), &["run", "--ledger", "run.db"]);
