@@ -63,14 +63,17 @@ pub(crate) fn with_another_count(contract: &mut Contract) {
         ResumeEquivalence { class: EquivalenceClass::OperationOrderBounded, test: None, tolerance };
 }
 
-/// Processes whose parent is this one. A number may be given away again, but not
-/// as long as its parent has not waited for it.
+/// Processes whose parent is this one, and that came to a program of their own: one
+/// that is stopped before holds up its parent, which waits for that (vfork(2)). A
+/// number may be given away again, but not as long as its parent has not waited for it.
 fn children(parent: u32) -> Result<Vec<u32>> {
+    let command_line = |id: u32| fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    let of_parent = command_line(parent);
     let mut found = Vec::new();
     for item in fs::read_dir("/proc")? {
         let name = item?.file_name();
         let Some(id) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if parent_of(id) == Some(parent) {
+        if parent_of(id) == Some(parent) && command_line(id) != of_parent {
             found.push(id);
         }
     }
