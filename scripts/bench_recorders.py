@@ -33,9 +33,9 @@ import math
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -320,18 +320,23 @@ def start(arguments: argparse.Namespace, what: str, kind: type[Recorder], folder
     return json.loads(finished.stdout.splitlines()[-1])
 
 
+def served_at(log: str) -> str:
+    """The address in a server's log, or nothing; a blank behind it shows that it is whole."""
+    found = re.search(r" running on (http://127\.0\.0\.1:[0-9]+) ", log)
+    return found[1] if found else ""
+
+
 @contextlib.contextmanager
 def server(folder: pathlib.Path, is_needed: bool) -> Iterator[str]:
     """Address of an MLflow server, which ends with the block."""
     if not is_needed:
         yield ""
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     program = pathlib.Path(sys.executable).parent / "mlflow"
     command = [str(program), "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--workers", "1"]
-    command += ["--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port)]
+    # Any free port, which it says: one that was looked for before might be another
+    # program's by then.
+    command += ["--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", "0"]
     environment = {
         **os.environ,
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -342,14 +347,16 @@ def server(folder: pathlib.Path, is_needed: bool) -> Iterator[str]:
             command, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=folder
         )
         try:
-            address = f"http://127.0.0.1:{port}"
             until = time.monotonic() + SERVER_WAIT_S
             while True:
-                with contextlib.suppress(OSError, urllib.error.URLError):
-                    urllib.request.urlopen(f"{address}/health", timeout=5).close()
-                    break
+                said = (folder / "server.log").read_text(errors="replace")
+                address = served_at(said)
+                if address:
+                    with contextlib.suppress(OSError, urllib.error.URLError):
+                        urllib.request.urlopen(f"{address}/health", timeout=5).close()
+                        break
                 if process.poll() is not None or time.monotonic() > until:
-                    raise CouldNotRun(f"MLflow's server does not answer: {(folder / 'server.log').read_text()[-2000:]}")
+                    raise CouldNotRun(f"MLflow's server does not answer: {said[-2000:]}")
                 time.sleep(0.2)
             yield address
         finally:
