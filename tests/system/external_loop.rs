@@ -7,6 +7,7 @@ mod arithmetic;
 mod bench;
 mod burn;
 mod pytorch;
+mod readme;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
