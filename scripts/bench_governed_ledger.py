@@ -3,8 +3,8 @@ which scripts/bench-recorders names.
 
 It needs the package `governed_ledger` (python/) where that Python finds it, and
 `ledger` on PATH. What it records at a step is a whole entry: draws with digests of
-the text that was fed, counters, credit, one update a parameter group; and at step 0
-an evaluation and a checkpoint, which no figure is of.
+the text that was fed, counters, credit, one update a parameter group with both of
+its norms; and at step 0 an evaluation and a checkpoint, which no figure is of.
 """
 
 from __future__ import annotations
@@ -78,7 +78,12 @@ class GovernedLedger(Recorder):
             num_microbatches=2,
             groups=[
                 governed_ledger.GroupUpdate(
-                    name, self.attempt.learning_rate(name, step), coefficient, decay, None, values["matrices/update_norm"]
+                    name,
+                    self.attempt.learning_rate(name, step),
+                    coefficient,
+                    decay,
+                    parameter_norm=values[f"{name}/parameter_norm"],
+                    update_norm=values[f"{name}/update_norm"],
                 )
                 for name, decay, _ in self.groups
             ],

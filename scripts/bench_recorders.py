@@ -2,10 +2,10 @@
 """Measures what recording a step costs a Python loop, and what of the record is
 left after kill -9.
 
-Every recorder gets the same dozen of numbers a step, from a loop that computes
-for some milliseconds between two calls, as a training loop does; so a recorder
-that works on a thread of its own has time to, and shares the processors with the
-computation. Three figures a recorder, each a median over rounds in which the
+Every recorder gets the same numbers a step, those that a loop with three groups of
+parameters knows, from a loop that computes for some milliseconds between two calls,
+as a training loop does; so a recorder that works on a thread of its own has time to,
+and shares the processors with the computation. Three figures a recorder, each a median over rounds in which the
 recorders take turns, every one in a process of its own:
 
 - `call`: how long the call takes that records a step, median and 99th percentile;
@@ -33,9 +33,9 @@ import math
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -51,6 +51,8 @@ sys.dont_write_bytecode = True
 SERVER_WAIT_S = 120
 # Steps of a round that no figure is of: imports, tables, first files.
 WARMUP_STEPS = 10
+# Groups of parameters that the loop updates, as the preset's policy card has them.
+GROUPS = ("matrices", "embeddings", "vectors")
 
 
 class CouldNotRun(Exception):
@@ -59,20 +61,21 @@ class CouldNotRun(Exception):
 
 def numbers(step: int) -> dict[str, float]:
     """What a loop knows of a step: the numbers of a `step` entry."""
-    return {
+    values = {
         "loss_nats": 5.5 * math.exp(-step / 300),
         "gradient_norm": 1.0 + math.sin(step),
         "tokens": float(1024 * step),
         "examples": float(8 * step),
         "duration_us": 5000.0 + step % 7,
         "resident_bytes": 3.0e8,
-        "matrices/learning_rate": 3e-3 / step,
-        "matrices/clip_coefficient": 1.0,
-        "matrices/update_norm": 0.01,
-        "vectors/learning_rate": 3e-3 / step,
-        "vectors/clip_coefficient": 1.0,
-        "vectors/update_norm": 0.02,
     }
+    for number, group in enumerate(GROUPS, 1):
+        values[f"{group}/learning_rate"] = 3e-3 / step
+        values[f"{group}/clip_coefficient"] = 1.0
+        # Doubles of all their digits, as norms are.
+        values[f"{group}/parameter_norm"] = 7.0 * math.sqrt(number + step / 300)
+        values[f"{group}/update_norm"] = 0.01 * math.sqrt(number + step / 300)
+    return values
 
 
 class Recorder:
@@ -317,18 +320,23 @@ def start(arguments: argparse.Namespace, what: str, kind: type[Recorder], folder
     return json.loads(finished.stdout.splitlines()[-1])
 
 
+def served_at(log: str) -> str:
+    """The address in a server's log, or nothing; a blank behind it shows that it is whole."""
+    found = re.search(r" running on (http://127\.0\.0\.1:[0-9]+) ", log)
+    return found[1] if found else ""
+
+
 @contextlib.contextmanager
 def server(folder: pathlib.Path, is_needed: bool) -> Iterator[str]:
     """Address of an MLflow server, which ends with the block."""
     if not is_needed:
         yield ""
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     program = pathlib.Path(sys.executable).parent / "mlflow"
     command = [str(program), "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--workers", "1"]
-    command += ["--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port)]
+    # Any free port, which it says: one that was looked for before might be another
+    # program's by then.
+    command += ["--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", "0"]
     environment = {
         **os.environ,
         "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -339,14 +347,16 @@ def server(folder: pathlib.Path, is_needed: bool) -> Iterator[str]:
             command, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=folder
         )
         try:
-            address = f"http://127.0.0.1:{port}"
             until = time.monotonic() + SERVER_WAIT_S
             while True:
-                with contextlib.suppress(OSError, urllib.error.URLError):
-                    urllib.request.urlopen(f"{address}/health", timeout=5).close()
-                    break
+                said = (folder / "server.log").read_text(errors="replace")
+                address = served_at(said)
+                if address:
+                    with contextlib.suppress(OSError, urllib.error.URLError):
+                        urllib.request.urlopen(f"{address}/health", timeout=5).close()
+                        break
                 if process.poll() is not None or time.monotonic() > until:
-                    raise CouldNotRun(f"MLflow's server does not answer: {(folder / 'server.log').read_text()[-2000:]}")
+                    raise CouldNotRun(f"MLflow's server does not answer: {said[-2000:]}")
                 time.sleep(0.2)
             yield address
         finally:

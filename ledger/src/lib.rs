@@ -19,6 +19,7 @@ pub mod freeze;
 pub mod head_file;
 pub mod import;
 pub mod keys;
+pub mod links;
 pub mod note;
 pub mod private_folder;
 pub mod query;

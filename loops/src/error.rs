@@ -8,6 +8,7 @@ use corpus::source::DataError;
 use corpus::tensors::ExportError;
 use ledger::canonical::CanonicalError;
 use ledger::keys::KeyError;
+use ledger::links::Linked;
 use ledger::reader::ReadError;
 use ledger::recorder::RecorderError;
 use schemas::digest::Digest;
@@ -116,6 +117,9 @@ pub enum LoopError {
         /// Whether it is there, with other bytes.
         is_other_content: bool,
     },
+    /// A symbolic link where a checkpoint lies, or would.
+    #[error(transparent)]
+    Linked(#[from] Linked),
     /// The run has ended before.
     #[error("run {run} is over: {reason}")]
     Over {
@@ -185,6 +189,7 @@ impl LoopError {
             Self::Canonical(_) => "this is a defect of the recorder; report it",
             Self::Io { .. } => "make room, or make the folder writable, and run the same command again",
             Self::Checkpoint { .. } => "restore the checkpoint's files, or let the next attempt fall back",
+            Self::Linked(_) => Linked::HINT,
             Self::Over { .. } => "`ledger audit` judges it; freeze a new contract for another run",
             Self::NothingResumable { .. } => {
                 "restore the checkpoints' files; or start again from the initial state with restart=True"

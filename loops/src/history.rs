@@ -254,6 +254,13 @@ impl History {
         usable
     }
 
+    /// Folders of the checkpoints that were committed and not given up, relative to
+    /// the ledger's.
+    pub(crate) fn standing_folders(&self) -> impl Iterator<Item = &str> {
+        let standing = self.checkpoints.values().filter(|known| known.progress != Progress::Ended);
+        standing.filter_map(|known| known.committed.as_ref().map(|(_, _, folder)| folder.as_str()))
+    }
+
     /// Candidates at or before a step whose checkpoints still stand.
     pub(crate) fn standing_candidates(&self, step: u64) -> BTreeMap<u64, Candidate> {
         let ended = self.checkpoints.values().filter(|known| known.progress == Progress::Ended);

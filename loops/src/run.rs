@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use ledger::FrozenContract;
 use ledger::costs::CostMeter;
 use ledger::keys::{KeyRing, Role};
+use ledger::links;
 use ledger::reader::Reader;
 use ledger::recorder::{Record, Recorder};
 use schemas::body::{Body, CostTotals, Halves, Outcome, RunEndDet, RunEndObs};
@@ -80,7 +81,8 @@ impl Run {
     /// # Errors
     /// When the contract is `native` or asks for what no loop can record, code
     /// or environment are not the frozen ones, the data changed, another writer
-    /// has the ledger, or the run is over. Nothing is written then, but for the
+    /// has the ledger, a checkpoint lies or would be saved behind a symbolic link,
+    /// or the run is over. Nothing is written then, but for the
     /// end of a run whose last attempt had ended it.
     pub fn open(options: LoopOptions) -> Result<Self, LoopError> {
         let costs = CostMeter::start();
@@ -111,6 +113,7 @@ impl Run {
         if let Some(end) = &history.end {
             return Err(LoopError::Over { run: frozen.run.clone(), reason: end.reason.clone() });
         }
+        check_links(&frozen.contract, &history, &folder)?;
         if let Some(reason) = begin::end_without_attempt(&recorder, &frozen, &history)? {
             recorder.close()?;
             return Err(LoopError::Over { run: frozen.run, reason });
@@ -161,6 +164,12 @@ fn check_threads(contract: &Contract, history: &History, actual: u32) -> Result<
         }),
         _ => Ok(()),
     }
+}
+
+/// No audit reads a checkpoint through a link, so that none is saved through one or
+/// resumed from one. Of what was given up nothing is read.
+fn check_links(contract: &Contract, history: &History, folder: &Path) -> Result<(), LoopError> {
+    Ok(links::check(folder, &contract.checkpoints.store, history.standing_folders())?)
 }
 
 /// What `ledger freeze` refuses too; a contract may have been frozen elsewhere.

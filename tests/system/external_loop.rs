@@ -1,11 +1,13 @@
 //! Loops that are not this project's, under the evidence profile `external-loop`:
 //! a small one in Rust, which shows what an audit says of each thing that a loop
-//! can do wrong, the burn example of `loops`, and the PyTorch example through the
-//! Python package.
+//! can do wrong, the burn example of `loops`, the PyTorch example through the
+//! Python package, and the loop that `scripts/bench-recorders` times.
 
 mod arithmetic;
+mod bench;
 mod burn;
 mod pytorch;
+mod readme;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

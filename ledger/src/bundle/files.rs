@@ -17,6 +17,7 @@ use schemas::digest::Digest;
 use serde_json::Value;
 
 use super::{BundleError, refuse_depth};
+use crate::links;
 use crate::lock::with_suffix;
 use crate::reader::Reader;
 
@@ -137,15 +138,10 @@ fn is_file(path: &Path) -> Result<bool, BundleError> {
 
 /// No folder on the way may be a link: the audit of a folder follows none.
 fn refuse_links(folder: &Path, relative: &str) -> Result<(), BundleError> {
-    let mut path = folder.to_owned();
-    for name in relative.split('/') {
-        path.push(name);
-        match fs::symlink_metadata(&path) {
-            Ok(metadata) if metadata.file_type().is_symlink() => return Err(BundleError::NotPlain { path }),
-            _ => {}
-        }
+    match links::on_the_way(folder, Path::new(relative)) {
+        Some(path) => Err(BundleError::NotPlain { path }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 impl RunFiles {

@@ -3,6 +3,7 @@
 //! that was fed something else does not. It is there to be killed.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -15,6 +16,7 @@ use schemas::body::{Body, CheckpointDet, CheckpointObs, Halves};
 use schemas::ids::{AttemptId, CheckpointId, LearnerId, SegmentId};
 use serde_json::Value;
 use system_tests::run_folder::RunFolder;
+use tempfile::TempDir;
 
 use super::failed;
 
@@ -450,6 +452,55 @@ fn a_changed_file_and_another_backend_are_refused() -> Result<()> {
     let error = Run::open(options(&folder)).expect_err("another file");
     assert!(matches!(error, LoopError::Code { .. }), "{error}");
     assert_eq!(folder.entries().len(), 1, "the freeze alone");
+    Ok(())
+}
+
+/// An audit reads no checkpoint through a link, so that a loop which saved or resumed
+/// through one could never be accepted.
+#[test]
+fn checkpoints_behind_a_link_are_refused_and_nothing_is_written() -> Result<()> {
+    let folder = frozen(&[])?;
+    let elsewhere = TempDir::new()?;
+    let refused = |place: &str| {
+        let error = Run::open(options(&folder)).expect_err("a link is in the way");
+        assert!(matches!(error, LoopError::Linked(_)), "{error}");
+        assert!(error.chain().contains(&format!("{place} is a symbolic link")), "{}", error.chain());
+        assert!(error.hint().starts_with("put what it leads to in its place"), "{}", error.hint());
+    };
+    // Before the first save, wherever it leads.
+    let store = folder.path().join("checkpoints");
+    for target in [elsewhere.path().to_owned(), elsewhere.path().join("nothing")] {
+        symlink(&target, &store)?;
+        refused("checkpoints");
+        std::fs::remove_file(&store)?;
+    }
+    assert_eq!(folder.entries().len(), 1, "the freeze alone");
+    assert_eq!(std::fs::read_dir(elsewhere.path())?.count(), 0, "nothing was saved through it");
+
+    // Before a resume: the store, a checkpoint, one of the files.
+    assert!(!run(&folder, Wrong::Nothing, Some(7))?);
+    let entries = folder.entries();
+    for place in ["checkpoints", "checkpoints/s00000000-a1", "checkpoints/s00000005-a1/model.safetensors"] {
+        let (path, moved) = (folder.path().join(place), folder.path().join("moved"));
+        std::fs::rename(&path, &moved)?;
+        symlink(&moved, &path)?;
+        refused(place);
+        assert_eq!(folder.entries(), entries, "{place}");
+        std::fs::remove_file(&path)?;
+        std::fs::rename(&moved, &path)?;
+    }
+
+    // The folder of the ledger may be reached by one.
+    let linked = elsewhere.path().join("linked");
+    symlink(folder.path(), &linked)?;
+    drop(Run::open(LoopOptions { ledger: linked.join("run.db"), ..options(&folder) })?);
+    assert!(run(&folder, Wrong::Nothing, None)?);
+    assert_eq!(folder.report()["verdict"], "accepted");
+    // What is over is told as ever, wherever its files lie.
+    std::fs::rename(&store, folder.path().join("moved"))?;
+    symlink(folder.path().join("moved"), &store)?;
+    let over = Run::open(options(&folder)).expect_err("the run is over");
+    assert!(matches!(over, LoopError::Over { .. }), "{over}");
     Ok(())
 }
 

@@ -19,7 +19,7 @@ const PYTHON: &str = "/usr/bin/python3";
 
 /// The package as a wheel would install it: Python's half, and the module that
 /// cargo built.
-fn package() -> Result<TempDir> {
+pub(super) fn package() -> Result<TempDir> {
     let test = std::env::current_exe()?;
     let folder = test.ancestors().nth(2).context("a test lies in <target>/<profile>/deps")?;
     let module = folder.join("libgoverned_ledger.so");
@@ -33,7 +33,7 @@ fn package() -> Result<TempDir> {
     Ok(package)
 }
 
-fn python(package: &Path, folder: &Path, arguments: &[&str]) -> Command {
+pub(super) fn python(package: &Path, folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(PYTHON);
     command.args(arguments).current_dir(folder).env("PYTHONPATH", package).stdin(Stdio::null());
     command.env_remove("LEDGER_KEYS").env("PYTHONDONTWRITEBYTECODE", "1");

@@ -2,6 +2,7 @@
 //! fetch, and retention in the bucket.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use serde_json::json;
 
@@ -198,6 +199,40 @@ fn what_only_the_bucket_has_is_fetched_to_be_looked_at() {
     refused.expect_message(&["s00000002-a1 is not here", "trainer checkpoint fetch", "hint:"]);
     cloud.proxy.heal();
     assert!(!folder.join("s00000002-a1").exists());
+}
+
+/// No audit reads through a link what would be fetched through it. A folder that
+/// somebody names may be anywhere.
+#[test]
+fn nothing_is_fetched_through_a_link() {
+    let cloud = Cloud::new();
+    let run = small(2, STORE, |_| {});
+    let _ = cloud.train(&run).expect_code(0);
+    let (folder, moved) = (run.path().join("checkpoints"), run.path().join("moved"));
+    let refused = |arguments: &[&str], link: &str| {
+        let refused = cloud.checkpoint(&run, arguments).expect_code(2);
+        let said = format!("{link} is a symbolic link");
+        refused.expect_message(&[&said, "hint: put what it leads to in its place"]);
+    };
+    fs::remove_dir_all(folder.join("s00000002-a1")).expect("a checkpoint");
+    fs::rename(&folder, &moved).expect("a working folder");
+    symlink(&moved, &folder).expect("a link");
+    for arguments in [["fetch", "--all"], ["fetch", "s00000002-a1"], ["inspect", "s00000002-a1"]] {
+        refused(&arguments, "checkpoints");
+    }
+    assert!(!moved.join("s00000002-a1").exists(), "nothing came through the link");
+    let _ = cloud.checkpoint(&run, &["fetch", "--all", "--to", "checkpoints"]).expect_code(0);
+    fs::remove_file(&folder).expect("a link");
+    fs::rename(&moved, &folder).expect("a folder");
+
+    // Nor is one called there that lies behind one.
+    fs::rename(folder.join("s00000002-a1"), &moved).expect("it was fetched");
+    symlink(&moved, folder.join("s00000002-a1")).expect("a link");
+    refused(&["fetch", "--all"], "s00000002-a1");
+    fs::remove_file(folder.join("s00000002-a1")).expect("a link");
+    fs::rename(&moved, folder.join("s00000002-a1")).expect("a folder");
+    let _ = cloud.checkpoint(&run, &["fetch", "--all"]).expect_code(0);
+    accepted(&run);
 }
 
 #[test]

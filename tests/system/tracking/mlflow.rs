@@ -2,6 +2,7 @@
 //! off at every request, and what it may not take over.
 
 use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
@@ -291,10 +292,15 @@ fn what_is_no_server_of_mlflow_is_refused_with_its_address() {
         "https://example.invalid",
         &["http://"],
     );
-    // A port that was free a moment ago.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    // A port on which nobody listens. The connection that came in by it keeps it: one
+    // that is only free may be another program's by the time that it is asked.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let kept =
+        (TcpStream::connect(address).expect("a connection"), listener.accept().expect("its other end"));
     drop(listener);
+    let url = format!("http://{address}");
     refused(&["--url", &url]).expect_complaint(2, &url, &["does not answer"]);
     refused(&["--url", &url, "--output", "x"]).expect_complaint(2, "x", &["writes no files"]);
+    drop(kept);
 }

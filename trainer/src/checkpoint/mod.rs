@@ -7,7 +7,6 @@
 
 pub mod below;
 mod flushing;
-pub mod links;
 pub mod locate;
 pub mod manifest;
 pub mod retention;

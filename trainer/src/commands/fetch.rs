@@ -58,6 +58,9 @@ pub(super) fn run(arguments: &FetchArguments) -> Result<u8, Failure> {
         Some(name) => vec![committed(opened.fact(name)?)?],
         None => opened.history.roster.facts().into_iter().filter(|fact| is_kept(fact)).collect(),
     };
+    if arguments.to.is_none() {
+        opened.refuse_links(facts.iter().copied())?;
+    }
     let to = arguments.to.clone().unwrap_or_else(|| opened.store());
     let is_committed =
         |id: &CheckpointId| opened.history.roster.fact(id).is_some_and(|fact| fact.manifest.is_some());
@@ -100,7 +103,7 @@ pub(super) fn run(arguments: &FetchArguments) -> Result<u8, Failure> {
 
 /// What every program wants to find: everything committed that the run did not
 /// give up, and of retired ones what stays.
-fn is_kept(fact: &Fact) -> bool {
+pub(super) fn is_kept(fact: &Fact) -> bool {
     fact.manifest.is_some() && !matches!(fact.stage, Stage::Failed | Stage::Quarantined)
 }
 
@@ -112,6 +115,7 @@ pub(super) fn bring(opened: &OpenedRun, fact: &Fact) -> Result<(), Failure> {
     if fact.manifest.is_none() || is_here || !store::is_url(store) {
         return Ok(());
     }
+    opened.refuse_links([fact])?;
     let fetched = match store::remote(store) {
         Ok(Some(remote)) => one(opened, &remote, fact, &opened.store()).map(|_| ()),
         Ok(None) => Ok(()),

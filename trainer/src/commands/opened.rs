@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ledger::FrozenContract;
+use ledger::links;
 use ledger::reader::Reader;
 use schemas::body::Body;
 use schemas::ids::CheckpointId;
@@ -18,6 +19,7 @@ use crate::cli::Failure;
 use crate::run::error::RunError;
 use crate::run::folder_of;
 use crate::run::history::History;
+use crate::run::refusal::Refusal;
 use crate::store::working_folder;
 
 /// What the ledger says, and where its files are.
@@ -53,6 +55,16 @@ impl OpenedRun {
 
     pub(super) fn checkpoint_folder(&self, checkpoint: &CheckpointId) -> PathBuf {
         self.store().join(checkpoint.as_str())
+    }
+
+    /// Refuses to act on the working folder where a symbolic link is on the way to it
+    /// or to one of these checkpoints: no audit reads them there, and what is put or
+    /// removed there is in a folder that is no part of the run.
+    pub(super) fn refuse_links<'a>(&self, facts: impl IntoIterator<Item = &'a Fact>) -> Result<(), Failure> {
+        let store = working_folder(&self.frozen.contract.checkpoints.store);
+        let folders = facts.into_iter().map(|fact| Path::new(store).join(fact.checkpoint.as_str()));
+        links::check(&self.folder, store, folders).map_err(Refusal::from).map_err(RunError::from)?;
+        Ok(())
     }
 
     /// A checkpoint by its name.

@@ -25,6 +25,7 @@ use crate::run::refusal::Refusal;
 use crate::run::{failpoint, key_folder, retire};
 use crate::store::{self, Remote};
 
+use super::fetch::is_kept;
 use super::opened::OpenedRun;
 use super::{EXIT_FINDINGS, PruneArguments};
 
@@ -79,6 +80,7 @@ pub(super) fn run(arguments: &PruneArguments) -> Result<u8, Failure> {
     // is still so when it is acted on.
     let recorder = if arguments.dry_run { None } else { Some(open(ledger, arguments.keys.as_deref())?) };
     let mut opened = OpenedRun::open(ledger)?;
+    opened.refuse_links(opened.history.roster.facts().into_iter().filter(|fact| is_kept(fact)))?;
     let in_store = InStore::ask(&opened, arguments.dry_run)?;
     let Decision { keep, retire } = opened.history.roster.decide();
     let retired = retire.iter().map(|retirement| planned(&opened, &in_store, retirement));

@@ -6,12 +6,12 @@
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
+use ledger::links::{self, Linked};
 use schemas::contract::{Contract, CreditRule, Device, EquivalenceClass, MidAccumulation, StoppingRule};
 use schemas::data::Split;
 use schemas::digest::Digest;
 use serde::Serialize;
 
-use crate::checkpoint::links;
 use crate::identity::Identity;
 use crate::state::{StateError, registry};
 use crate::store::{self, StoreError};
@@ -139,11 +139,8 @@ pub enum Refusal {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A symbolic link where the checkpoints of the run lie, or would.
-    #[error("{} is a symbolic link, and no audit reads a checkpoint through one", path.display())]
-    Linked {
-        /// The link.
-        path: PathBuf,
-    },
+    #[error(transparent)]
+    Linked(#[from] Linked),
     /// Another number of workers than the contract's.
     #[error(
         "the contract has {expected} workers and permits no other number, the command line asks for {actual}"
@@ -205,10 +202,7 @@ impl Refusal {
             }
             Self::WorkersDivide { .. } => "name a number that divides it, 64 at most",
             Self::Store(error) => error.hint(),
-            Self::Linked { .. } => {
-                "put what it leads to in its place, and run the same command again; for another disk, move the folder \
-                 of the ledger there as a whole, or mount the disk where the link is"
-            }
+            Self::Linked(_) => Linked::HINT,
             Self::Unsupported { .. } | Self::State(_) => "change the contract and freeze it again",
             Self::Instrumented { .. } => {
                 "use an ordinary build; a deliberate test sets LEDGER_ALLOW_INSTRUMENTATION=1"
@@ -306,20 +300,11 @@ pub fn check_links(contract: &Contract, history: &History, ledger_folder: &Path)
     if history.end.is_some() {
         return Ok(());
     }
-    let folder = store::working_folder(&contract.checkpoints.store);
-    let store = ledger_folder.join(folder);
+    let store = store::working_folder(&contract.checkpoints.store);
     let known = history.checkpoints.values();
-    let mut committed = known
-        .filter(|known| known.committed.is_some() && known.progress != Progress::Ended)
-        .map(|known| known.checkpoint.as_str());
-    let linked = links::on_the_way(ledger_folder, folder).or_else(|| {
-        committed
-            .find_map(|name| links::on_the_way(&store, name).or_else(|| links::within(&store.join(name))))
-    });
-    match linked {
-        Some(path) => Err(Refusal::Linked { path }),
-        None => Ok(()),
-    }
+    let committed = known.filter(|known| known.committed.is_some() && known.progress != Progress::Ended);
+    let folders = committed.map(|known| Path::new(store).join(known.checkpoint.as_str()));
+    Ok(links::check(ledger_folder, store, folders)?)
 }
 
 fn check_streams(contract: &Contract) -> Result<(), Refusal> {

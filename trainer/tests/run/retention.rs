@@ -201,6 +201,36 @@ fn a_removal_that_fails_is_recorded_and_finished_later() -> Result<()> {
     Ok(())
 }
 
+/// Through a link a removal would take files from a folder that is no part of the run.
+#[test]
+fn a_pruning_through_a_link_is_refused_and_removes_nothing() -> Result<()> {
+    let folder = long_with(keep(1, None, 1, &[]), 10, |_| ())?;
+    folder.train()?.expect(0);
+    // A shard that a retirement took is there again, so that there is one to remove.
+    let retired = retired(&folder)?.first().context("one was retired")?.clone();
+    let shard = folder.path().join("checkpoints").join(&retired).join("optimizer.safetensors");
+    std::fs::write(&shard, "left")?;
+    let entries = folder.entries()?;
+    let prune = ["checkpoint", "prune", "--ledger", "run.db", "--dry-run"];
+    let initial = "checkpoints/s00000000-a1/optimizer.safetensors";
+    for place in ["checkpoints", &format!("checkpoints/{retired}"), initial] {
+        let (path, moved) = (folder.path().join(place), folder.path().join("moved"));
+        std::fs::rename(&path, &moved)?;
+        std::os::unix::fs::symlink(&moved, &path)?;
+        for arguments in [&prune[..4], &prune[..]] {
+            let refused = folder.trainer(arguments)?.expect(2);
+            refused.says(&format!("{place} is a symbolic link")).says("hint: put what it leads to");
+        }
+        assert_eq!(std::fs::read(&shard)?, b"left", "{place}");
+        assert_eq!(folder.entries()?, entries, "{place}");
+        std::fs::remove_file(&path)?;
+        std::fs::rename(&moved, &path)?;
+    }
+    folder.trainer(&prune[..4])?.expect(0);
+    assert!(!shard.exists(), "without links it goes");
+    Ok(())
+}
+
 /// A folder that is not the recorded checkpoint is not touched.
 #[test]
 fn a_changed_manifest_keeps_every_file() -> Result<()> {
