@@ -4,7 +4,7 @@
 //! The lists follow the reference's counts: 21 mutations of the run as a
 //! transaction, to which two are added, seven of what a checkpoint of weights and
 //! step alone would leave out, nine of the complete encoding, and 18 of the
-//! optimizer's policy card, to which four are added.
+//! optimizer's policy card, to which five are added.
 //! [`sole`] shows of each rule what it alone finds, [`implied`] what others find
 //! too, and [`unknowable`] what nobody does.
 

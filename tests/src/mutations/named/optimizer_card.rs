@@ -1,4 +1,4 @@
-//! Mutations of the optimizer's policy card, the reference's eighteen and four more, and of
+//! Mutations of the optimizer's policy card, the reference's eighteen and five more, and of
 //! what the schedule and the averages add to it.
 //!
 //! The attacker has the owner's key: after the run the card says something else
@@ -35,6 +35,12 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
     let newton_schulz = json!({"algorithm": "newton-schulz", "num_iterations": 5, "precision": "BF16"});
     Ok(vec![
         set("implementation without a name", &["GL412"], "/implementation/name", json!("")),
+        set(
+            "implementation by another program",
+            &["GL412"],
+            "/implementation/name",
+            json!("torch.optim.AdamW"),
+        ),
         new("groups take each other's parameters", PLAIN, &["GL407"], |r| {
             card(r, "/groups/0/eligible", "embeddings")?;
             card(r, "/groups/1/eligible", "matrices")
