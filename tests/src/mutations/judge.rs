@@ -19,9 +19,10 @@ use crate::norms;
 
 /// Rules of parsing, schema and integrity: a mutation that one of them finds
 /// was seen as damage and not as a false claim. Identity (GL007, GL103), time
-/// (GL012), extensions (GL013) and the comparison of what the record names with
-/// the files beside it (GL108, GL110) are claims.
-pub const FORM_AND_INTEGRITY: [&str; 16] = [
+/// (GL012), extensions (GL013), the comparison of what the record names with the
+/// files beside it (GL108, GL110), and whose these files are and what they say of
+/// the record (GL109, GL111, GL112) are claims.
+pub const FORM_AND_INTEGRITY: [&str; 13] = [
     "GL001", // store-layout
     "GL002", // entry-sequence
     "GL003", // canonical-bytes
@@ -35,9 +36,6 @@ pub const FORM_AND_INTEGRITY: [&str; 16] = [
     "GL102", // contract-signature
     "GL104", // frozen-artifacts
     "GL105", // frozen-documents
-    "GL109", // val-numbers
-    "GL111", // stored-report
-    "GL112", // handoff-file
 ];
 
 /// What an audit made of a mutated record.
