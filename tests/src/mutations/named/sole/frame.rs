@@ -5,6 +5,7 @@
 //! made whole again before the audit looks.
 
 use anyhow::{Context, Result, ensure};
+use ledger::keys::{self, KeyPair, Role};
 use serde_json::json;
 
 use super::edits::{add, contract, other_digest};
@@ -30,6 +31,11 @@ fn entries() -> Vec<Mutation> {
             let place = r.at_step("step", 7)?;
             r.set(place, "/ledger", "maintenance")
         }),
+        owner("GL011", "a validator of the owner's own making", PLAIN, |r| {
+            let own = KeyPair::from_seed(Role::Validator, &[11; 32], keys::host_identity());
+            contract(r, "/keys/validator/public", own.public_hex())
+        })
+        .before_named_keys(),
         trainer("GL013", "a critical extension that nobody knows", PLAIN, |r| {
             let place = r.at_step("step", 7)?;
             let digest = format!("sha256:{}", "4".repeat(64));
