@@ -32,8 +32,8 @@ const VALUES: &str = "what an evaluation gives, only somebody who computes it fr
                       numbers beside the ledger GL508 does, and without them report and handoff say that the selection rests on \
                       the trainer's own, and `ledger handoff` refuses it unless it is told otherwise";
 /// What names a card, and where its values come from.
-const LABEL: &str = "a label of the card decides no update and is derived from nothing: within a campaign one label for two \
-                     policies is told apart (GC116), and a run that stands alone has no second card to compare with";
+const LABEL: &str = "a label of the card decides no update and is derived from nothing: a campaign compares what cards do, \
+                     whatever they are called (GC116), and a run that stands alone has no second card to compare with";
 const TUNING: &str = "trials before the run leave nothing in it: a campaign counts those that it binds as runs (GC112, GC115), \
                       and what a card says of others is its owner's word";
 const CODE: &str =
