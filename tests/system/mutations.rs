@@ -117,6 +117,20 @@ fn an_outcome_is_what_the_verdict_and_the_documentation_give() -> Result<()> {
     Ok(())
 }
 
+/// The control of what `GL011` finds: the keys that a reviewer names are the run's.
+#[test]
+fn the_keys_that_a_reviewer_names_are_those_of_the_run() -> Result<()> {
+    let record = Records::default().get(PLAIN)?;
+    let longer = Mutation::new(SUITE, "a longer step", PLAIN, &[], |record| {
+        let place = record.at_step("step", 2)?;
+        let old = record.value(place, "/body/obs/duration_us")?.as_u64().expect("a count");
+        record.set(place, "/body/obs/duration_us", old + 1)
+    });
+    let judged = judge(&record, &longer.before_named_keys())?;
+    assert_eq!(judged.verdict, Verdict::Accepted, "{judged:#?}");
+    Ok(())
+}
+
 #[test]
 fn entries_that_are_left_out_or_repeated_are_sealed_into_a_whole_ledger() -> Result<()> {
     let records = Records::default();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use schemas::POLICY_CARD_FORMAT;
-use schemas::contract::Contract;
+use schemas::contract::{Contract, EvidenceProfile};
 use schemas::policy_card::{Clipping, PolicyCard, UpdateRule};
 
 use super::document;
@@ -14,6 +14,10 @@ use super::{Inputs, named_document, require_tag};
 /// A bound on the gradient norm above which clipping never acts on any run
 /// that has not already diverged.
 const VACUOUS_CLIP_NORM: f64 = 1e6;
+
+/// What a card calls the update of this project's trainer, which executes every
+/// native run.
+const NATIVE_IMPLEMENTATION: &str = "trainer::optimizer::adamw";
 
 /// Reads the card; `None` where it has no shape to go on with.
 pub(super) fn check(
@@ -28,6 +32,7 @@ pub(super) fn check(
     if let Some(card) = &card {
         require_tag(&card.format, POLICY_CARD_FORMAT, &mut collector);
         check_words(card, &mut collector);
+        check_implementation(&card.implementation.name, contract.ruleset.profile, &mut collector);
         check_groups(card, &mut collector);
         check_update(card, &mut collector);
         check_clipping(card, &mut collector);
@@ -40,7 +45,6 @@ pub(super) fn check(
 fn check_words(card: &PolicyCard, problems: &mut Problems) {
     problems.require_text(&card.name, "/name");
     problems.require_text(&card.version, "/version");
-    problems.require_text(&card.implementation.name, "/implementation/name");
     problems.require_text(&card.implementation.reference, "/implementation/reference");
     problems.require(
         !card.nonclaims.is_empty(),
@@ -50,6 +54,19 @@ fn check_words(card: &PolicyCard, problems: &mut Problems) {
     );
     for (index, nonclaim) in card.nonclaims.iter().enumerate() {
         problems.require_text(nonclaim, format!("/nonclaims/{index}"));
+    }
+}
+
+fn check_implementation(name: &str, profile: EvidenceProfile, problems: &mut Problems) {
+    let pointer = "/implementation/name";
+    match profile {
+        EvidenceProfile::Native => problems.require(
+            name == NATIVE_IMPLEMENTATION,
+            pointer,
+            format!("is {name:?}; expected {NATIVE_IMPLEMENTATION:?}"),
+            "the trainer executes native runs; another loop is of the profile external-loop",
+        ),
+        EvidenceProfile::ExternalLoop => problems.require_text(name, pointer),
     }
 }
 

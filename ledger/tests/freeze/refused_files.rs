@@ -298,6 +298,7 @@ fn a_card_that_the_trainer_does_not_execute() {
     fixture.edit_file("policy.json", |card| {
         card["format"] = json!("policy-card/2");
         card["nonclaims"] = json!([]);
+        card["implementation"]["name"] = json!("torch.optim.AdamW");
         card["groups"][1]["name"] = json!("matrices");
         card["groups"][2]["learning_rate_multiplier"] = json!(0);
         card["groups"][2]["weight_decay"] = json!(-0.1);
@@ -322,6 +323,7 @@ fn a_card_that_the_trainer_does_not_execute() {
         [
             "/format",
             "/nonclaims",
+            "/implementation/name",
             "/groups/1/name",
             "/groups/2/learning_rate_multiplier",
             "/groups/2/weight_decay",

@@ -5,12 +5,14 @@
 //! ([`FORM_AND_INTEGRITY`]): those were recomputed, and what is left to find is
 //! what the record means. It is *killed* where the verdict is not `accepted`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use schemas::finding::{Effect, Finding};
 use schemas::report::{Report, RuleStatus, Verdict};
+use tempfile::NamedTempFile;
 use validator::{AuditRequest, audit};
 
 use super::Mutation;
@@ -19,9 +21,10 @@ use crate::norms;
 
 /// Rules of parsing, schema and integrity: a mutation that one of them finds
 /// was seen as damage and not as a false claim. Identity (GL007, GL103), time
-/// (GL012), extensions (GL013) and the comparison of what the record names with
-/// the files beside it (GL108, GL110) are claims.
-pub const FORM_AND_INTEGRITY: [&str; 16] = [
+/// (GL012), extensions (GL013), the comparison of what the record names with the
+/// files beside it (GL108, GL110), and whose these files are and what they say of
+/// the record (GL109, GL111, GL112) are claims.
+pub const FORM_AND_INTEGRITY: [&str; 13] = [
     "GL001", // store-layout
     "GL002", // entry-sequence
     "GL003", // canonical-bytes
@@ -35,9 +38,6 @@ pub const FORM_AND_INTEGRITY: [&str; 16] = [
     "GL102", // contract-signature
     "GL104", // frozen-artifacts
     "GL105", // frozen-documents
-    "GL109", // val-numbers
-    "GL111", // stored-report
-    "GL112", // handoff-file
 ];
 
 /// What an audit made of a mutated record.
@@ -96,18 +96,39 @@ impl Judged {
 /// # Errors
 /// When the audit could not look.
 pub fn report(ledger: &Path) -> Result<Report> {
-    let request = AuditRequest { ledger: ledger.to_owned(), ..AuditRequest::default() };
+    report_with(ledger, None)
+}
+
+/// The same, by a reviewer who names keys in a file.
+fn report_with(ledger: &Path, trust: Option<&Path>) -> Result<Report> {
+    let trust = trust.map(Path::to_owned);
+    let request = AuditRequest { ledger: ledger.to_owned(), trust, ..AuditRequest::default() };
     audit(&request, &mut |_| {}).with_context(|| ledger.display().to_string())
 }
 
-/// Applies a mutation to a copy of the record, seals it and audits it; where the
-/// attacker fits norms, until no other one could be written.
+/// A file of the public keys of a run as it was read, out of the attacker's reach.
+fn named_keys(record: &Record) -> Result<NamedTempFile> {
+    let keys = ["owner", "trainer", "validator", "qualifier"].map(|role| {
+        let public = record.source.contract["keys"][role]["public"].as_str();
+        anyhow::Ok((role, public.with_context(|| format!("the key of the {role}"))?))
+    });
+    let keys: BTreeMap<&str, &str> = keys.into_iter().collect::<Result<_>>()?;
+    let mut file = NamedTempFile::new()?;
+    file.write_all(&serde_json::to_vec(&keys)?)?;
+    Ok(file)
+}
+
+/// Applies a mutation to a copy of the record, seals it and audits it, with the
+/// run's keys where the reviewer has them; where the attacker fits norms, until no
+/// other one could be written.
 ///
 /// # Errors
 /// When the mutation does not fit the record, changed nothing that is written,
 /// needed no other norms where they are fitted, or the audit could not look.
 pub fn judge(record: &Record, mutation: &Mutation) -> Result<Judged> {
     let judge = || {
+        let keys = mutation.names_keys.then(|| named_keys(record)).transpose()?;
+        let report = |ledger: &Path| report_with(ledger, keys.as_ref().map(NamedTempFile::path));
         let mut mutated = record.clone();
         (mutation.edit)(&mut mutated)?;
         anyhow::ensure!(!mutated.is_as_read(), "the mutation changes nothing");

@@ -53,6 +53,9 @@ pub struct Mutation {
     pub is_sole: bool,
     /// Unique within its suite.
     pub name: String,
+    /// Whether the reviewer has the public keys of the run as it was, by another
+    /// way than the ledger.
+    pub names_keys: bool,
     /// The run that it changes.
     pub origin: Origin,
     /// Its suite.
@@ -77,6 +80,7 @@ impl Mutation {
             fits_norms: false,
             is_sole: false,
             name: name.into(),
+            names_keys: false,
             origin,
             suite,
             survivor: None,
@@ -94,6 +98,13 @@ impl Mutation {
     #[must_use]
     pub fn with_norms_that_fit(mut self) -> Self {
         self.fits_norms = true;
+        self
+    }
+
+    /// The same before a reviewer who has the run's public keys.
+    #[must_use]
+    pub fn before_named_keys(mut self) -> Self {
+        self.names_keys = true;
         self
     }
 

@@ -186,6 +186,33 @@ mod tests {
         Tried { judged: Some(judged), name: name.to_owned(), outcome, suite: "library", survivor }
     }
 
+    /// The script ends with 1 where there is a line.
+    #[test]
+    fn a_survivor_without_a_reason_is_a_failure() {
+        let holds = [
+            one("a longer step", Outcome::SurvivedAsDocumented, Some("the day")),
+            one("another rate", Outcome::Killed, None),
+            one("another type", Outcome::NotCounted, None),
+        ];
+        let (any, by_name) = (BTreeSet::new(), BTreeSet::from(["library"]));
+        assert_eq!(failures(&holds, &any), Vec::<String>::new());
+        let lines = failures(&holds, &by_name);
+        assert!(lines.len() == 1 && lines[0].starts_with("library / another type: "), "{lines:?}");
+        for (outcome, words) in [
+            (Outcome::Survived, "survives, and nothing says why"),
+            (Outcome::KilledAgainstDocumentation, "is said to survive"),
+            (Outcome::KilledByOthers, "not what was expected"),
+            (Outcome::NoLongerCounted, "is said to count"),
+            (Outcome::Failed("no such entry".to_owned()), "cannot be tried: no such entry"),
+        ] {
+            let mut tried = holds.to_vec();
+            tried.push(one("another host", outcome, None));
+            let lines = failures(&tried, &any);
+            assert!(lines.len() == 1 && lines[0].starts_with("library / another host: "), "{lines:?}");
+            assert!(lines[0].contains(words), "{lines:?}");
+        }
+    }
+
     #[test]
     fn every_documented_survivor_is_printed_with_its_reason_and_no_other() {
         let rows = rows(&[

@@ -91,7 +91,10 @@ pub fn card() -> PolicyCard {
             group("embeddings", Eligibility::Embeddings, 0.5, 0.0),
             group("vectors", Eligibility::Vectors, 1.0, 0.0),
         ],
-        implementation: Implementation { name: "trainer".to_owned(), reference: "PyTorch".to_owned() },
+        implementation: Implementation {
+            name: "trainer::optimizer::adamw".to_owned(),
+            reference: "PyTorch".to_owned(),
+        },
         name: "adamw-test".to_owned(),
         nonclaims: vec!["nothing about other models".to_owned()],
         parameterization: Parameterization::Standard,

@@ -51,10 +51,11 @@ impl Concern {
     }
 
     /// Whether it shows only where several runs are compared: then no rule of one
-    /// run guards it, and a campaign's has to. These are the protocol's last four.
+    /// run guards it, and a campaign's has to. These are one label for several methods,
+    /// and the protocol's last four.
     #[must_use]
     pub fn is_across_runs(&self) -> bool {
-        self.kind == ConcernKind::FailureMode && self.number >= FIRST_ACROSS_RUNS
+        self.kind == ConcernKind::FailureMode && ACROSS_RUNS.contains(&self.number)
     }
 
     /// Codes of the rules that guard it, those of a campaign last.
@@ -63,9 +64,10 @@ impl Concern {
     }
 }
 
-/// Number of the first failure mode that only a campaign shows: what was done for
-/// one arm and not for another, or at one scale and not at another.
-const FIRST_ACROSS_RUNS: u32 = 17;
+/// Numbers of the failure modes that only a campaign shows: two methods that have
+/// one label, and what was done for one arm and not for another, or at one scale
+/// and not at another.
+const ACROSS_RUNS: [u32; 5] = [15, 17, 18, 19, 20];
 
 const fn invariant(
     number: u32,
@@ -292,7 +294,7 @@ pub static CONCERNS: &[Concern] = &[
     failure_mode(
         15,
         "One label for different methods: groups, decay, epsilon, schedule, precision or approximation differ under one name.",
-        "another decay",
+        "one label for two policies",
         &["GL402", "GL403", "GL406", "GL412", "GL413", "GL415", "GL416"],
         &["GC116"],
     ),

@@ -214,6 +214,13 @@ mod tests {
     #[test]
     fn a_concern_that_nothing_guards_is_a_gap() {
         check_gap("invariant 5", |concern| concern.rules = &[], "has no rule of a run");
+        check_gap("failure mode 15", |concern| concern.campaign = &[], "has no rule of a campaign");
+        // Caught in one run, which shows nothing of a label on two.
+        check_gap(
+            "failure mode 15",
+            |concern| concern.example = "another decay",
+            "no rule of a campaign catches",
+        );
         check_gap("failure mode 17", |concern| concern.campaign = &[], "has no rule of a campaign");
         check_gap("failure mode 18", |concern| concern.campaign = &["GC999"], "GC999, which is no rule");
         // Rules that are there, and look at something else.

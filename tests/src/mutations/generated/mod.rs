@@ -114,6 +114,7 @@ fn mutation(origin: Origin, change: Change, expected: &expected::Table) -> Mutat
         fits_norms: false,
         is_sole: false,
         name,
+        names_keys: false,
         origin,
         suite: NAME,
         survivor,

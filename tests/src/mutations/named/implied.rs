@@ -4,10 +4,12 @@
 //! record, and so does the one that the reason names.
 
 use anyhow::{Context, Result, ensure};
+use ledger::dsse;
+use schemas::dsse::{Envelope, IN_TOTO_PAYLOAD_TYPE};
 use serde_json::{Value, json};
 
 use super::edits::{add, say_anomaly, shard, sizes, tensors};
-use super::runs::{FROZEN, WORKERS};
+use super::runs::{FROZEN, VALUED, WORKERS};
 use super::sole::summed;
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record, Records};
@@ -15,7 +17,8 @@ use crate::mutations::{Mutation, Record, Records};
 pub(super) const SUITE: &str = "implied";
 
 /// A rule and the one that finds the same, as [`mutations`] has them in order.
-pub const PAIRS: [(&str, &str); 6] = [
+pub const PAIRS: [(&str, &str); 7] = [
+    ("GL109", "GL508"),
     ("GL306", "GL302"),
     ("GL409", "GL613"),
     ("GL633", "GL607"),
@@ -33,6 +36,12 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         Mutation::new(SUITE, name, origin, killers, edit)
     };
     Ok(vec![
+        new(
+            "the evaluator's numbers under the trainer's signature",
+            VALUED,
+            &["GL109"],
+            signed_by_the_trainer,
+        ),
         new("an example that was trained on twice", PLAIN, &["GL306"], |r| {
             let place = r.at_step("step", 7)?;
             add(r, place, "/body/det/draws/0/ranges/0/first", -1)
@@ -55,6 +64,17 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         }),
         new("a tied head with a tensor of its own", PLAIN, &["GL645"], tied_head),
     ])
+}
+
+/// The very numbers, signed by who is measured.
+fn signed_by_the_trainer(record: &mut Record) -> Result<()> {
+    const NUMBERS: &str = "run.db.val.dsse.json";
+    let envelope: Envelope = serde_json::from_slice(&record.file(NUMBERS)?)?;
+    let qualifier = record.contract["keys"]["qualifier"]["public"].as_str().context("the qualifier's key")?;
+    let payload = dsse::verify(&envelope, IN_TOTO_PAYLOAD_TYPE, qualifier)?;
+    let envelope = dsse::sign(IN_TOTO_PAYLOAD_TYPE, &payload, &record.source.trainer);
+    record.write_file(NUMBERS, serde_json::to_vec(&envelope)?);
+    Ok(())
 }
 
 /// The tied head of a checkpoint gets a tensor of its own, as an export that

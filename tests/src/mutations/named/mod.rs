@@ -2,9 +2,9 @@
 //! somebody thought of, and says which rules have to find it.
 //!
 //! The lists follow the reference's counts: 21 mutations of the run as a
-//! transaction, seven of what a checkpoint of weights and step alone would leave
-//! out, nine of the complete encoding, and 18 of the optimizer's policy card,
-//! to which one is added.
+//! transaction, to which two are added, seven of what a checkpoint of weights and
+//! step alone would leave out, nine of the complete encoding, and 18 of the
+//! optimizer's policy card, to which five are added.
 //! [`sole`] shows of each rule what it alone finds, [`implied`] what others find
 //! too, and [`unknowable`] what nobody does.
 

@@ -1,5 +1,5 @@
-//! Mutations of the optimizer's policy card, eighteen and one more, and of what the schedule
-//! and the averages add to it.
+//! Mutations of the optimizer's policy card, the reference's eighteen and five more, and of
+//! what the schedule and the averages add to it.
 //!
 //! The attacker has the owner's key: after the run the card says something else
 //! than the run was executed by, or something that no run of this edition does,
@@ -35,6 +35,12 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
     let newton_schulz = json!({"algorithm": "newton-schulz", "num_iterations": 5, "precision": "BF16"});
     Ok(vec![
         set("implementation without a name", &["GL412"], "/implementation/name", json!("")),
+        set(
+            "implementation by another program",
+            &["GL412"],
+            "/implementation/name",
+            json!("torch.optim.AdamW"),
+        ),
         new("groups take each other's parameters", PLAIN, &["GL407"], |r| {
             card(r, "/groups/0/eligible", "embeddings")?;
             card(r, "/groups/1/eligible", "matrices")
@@ -59,6 +65,7 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         set("decay of the embeddings", &["GL402"], "/groups/1/weight_decay", json!(0.1)),
         set("rate of a group doubled", &["GL401"], "/groups/2/learning_rate_multiplier", json!(2.0)),
         set("clipping at a lower norm", &["GL403"], "/clipping/max_norm", json!(0.01)),
+        set("another epsilon of clipping", &["GL403"], "/clipping/epsilon", json!(1e-3)),
         new("warmup of other length", PLAIN, &["GL401"], |r| {
             contract(r, "/schedule/0/shape/warmup_steps", 2)
         }),
@@ -66,6 +73,8 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
         set("approximation of an exact rule", &["GL412"], "/approximation", newton_schulz),
         set("preconditioner that is never refreshed", &["GL412"], "/preconditioner_every_steps", json!(10)),
         set("state sharded over one process", &["GL412"], "/distribution/placement", json!("sharded")),
+        set("exchange with nobody", &["GL412"], "/distribution/communication", json!("all_reduce")),
+        set("rescue that was never tried", &["GL412"], "/rescue_ladder", json!(["half the rate"])),
         set("stopping rule of its own", &["GL412"], "/stopping_rule", json!("when it diverges")),
         set("claims without limits", &["GL406"], "/nonclaims", json!([])),
     ])

@@ -1,9 +1,9 @@
-//! Twenty-one mutations of the run as a transaction.
+//! Mutations of the run as a transaction: the reference's twenty-one and two more.
 //!
 //! One or two for each part of the record that the reference names: identity,
 //! frozen inputs, data order, mesh, parallelism, plan, numerics, optimizer step,
 //! attempts and faults, state inventory, commit, resume claim, family, selection,
-//! qualification, costs, residuals, authority.
+//! handoff, qualification, costs, residuals, authority.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::edits::{
     append, contract, exchange, in_manifest, next_float, other_digest, remove, remove_where, stale,
 };
-use super::runs::{HANDED, RECOVERED, VALUED};
+use super::runs::{HANDED, RECOVERED, VALUED, WORKERS};
 use crate::mutations::records::PLAIN;
 use crate::mutations::{Mutation, Record, Records};
 
@@ -69,6 +69,7 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
             super::edits::add(r, selected, "/body/det/num_candidates", -1)
         }),
         new("worse candidate selected", PLAIN, &["GL507"], select_another),
+        new("another candidate handed off than was selected", HANDED, &["GL511"], hand_off_another),
         new("qualification opened in the run", VALUED, &["GL705"], |r| {
             let det = json!({"handoff": SOME_DIGEST, "model": SOME_DIGEST, "sealed": SOME_DIGEST});
             append(r, "qualification.opened", &det, &json!({"num_earlier_openings": 0, "tool": "trainer"}))
@@ -121,6 +122,11 @@ fn identity_and_inputs() -> Vec<Mutation> {
             let place = r.first("attempt.start")?;
             r.set(place, "/body/obs/plan/num_workers", 2)
         }),
+        new("gradients of one worker counted twice", WORKERS, &["GL214"], |r| {
+            let place = r.at_step("step", 7)?;
+            let gradients = r.value(place, "/body/obs/shares/0/gradients")?.clone();
+            r.set(place, "/body/obs/shares/1/gradients", gradients)
+        }),
         new("batch that does not reconcile", PLAIN, &["GL301"], |r| {
             contract(r, "/batch/microbatch_examples", 1)
         })
@@ -155,6 +161,16 @@ fn select_another(record: &mut Record) -> Result<()> {
     for pointer in ["/body/det/model", "/body/det/step", "/body/det/value", "/body/obs"] {
         let value: Value = record.value(admitted, pointer)?.clone();
         record.set(selected, pointer, value)?;
+    }
+    Ok(())
+}
+
+/// A handoff of the candidate of an earlier step, in every field that names one.
+fn hand_off_another(record: &mut Record) -> Result<()> {
+    let (admitted, issued) = (record.at_step("candidate.admitted", 5)?, record.first("handoff.issued")?);
+    for pointer in ["/body/det/model", "/body/det/step", "/body/obs/candidate"] {
+        let value: Value = record.value(admitted, pointer)?.clone();
+        record.set(issued, pointer, value)?;
     }
     Ok(())
 }

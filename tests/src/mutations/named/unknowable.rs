@@ -31,6 +31,11 @@ const LOSS: &str = "a loss is what the trainer says that it computed: where a st
 const VALUES: &str = "what an evaluation gives, only somebody who computes it from the same weights tells: with the evaluator's \
                       numbers beside the ledger GL508 does, and without them report and handoff say that the selection rests on \
                       the trainer's own, and `ledger handoff` refuses it unless it is told otherwise";
+/// What names a card, and where its values come from.
+const LABEL: &str = "a label of the card decides no update and is derived from nothing: a campaign compares what cards do, \
+                     whatever they are called (GC116), and a run that stands alone has no second card to compare with";
+const TUNING: &str = "trials before the run leave nothing in it: a campaign counts those that it binds as runs (GC112, GC115), \
+                      and what a card says of others is its owner's word";
 const CODE: &str =
     "which program ran is the word of the process that ran; whoever has the binary compares its digest";
 
@@ -69,6 +74,16 @@ pub(super) fn mutations(_: &Records) -> Result<Vec<Mutation>> {
             steps.try_for_each(|place| scale(r, place, "/body/det/credit/backpropagation/loss", 0.9))
         }),
         new("values of evaluations by which another candidate wins", VALUES, another_selection),
+        new("another version of the card", LABEL, |r| card(r, "/version", "2")).with_owner(),
+        new("another name of the card", LABEL, |r| card(r, "/name", "tuned-adamw")).with_owner(),
+        new("another reference of the implementation", LABEL, |r| {
+            card(r, "/implementation/reference", "a result that nobody published")
+        })
+        .with_owner(),
+        new("trials that were never made", TUNING, |r| {
+            card(r, "/tuning", json!({"num_trials": 40, "search_space": "rates from 1e-4 to 1e-2"}))
+        })
+        .with_owner(),
         new("another build in contract and attempt", CODE, another_build).with_owner(),
     ])
 }

@@ -13,7 +13,7 @@ use schemas::report::RuleStatus;
 use super::stateful::{dropout_stream, plateau, shuffle_buffer};
 use super::workers::two;
 use super::{Mutation, changed, error, note, rule, warning};
-use crate::fixture::{Fixture, RunBuilder, table_of};
+use crate::fixture::{Fixture, RunBuilder, external_loop, table_of};
 
 /// An honest run under another contract than it was made under.
 fn under(change: impl FnOnce(&mut Contract)) -> Fixture {
@@ -78,6 +78,18 @@ fn terms_at_the_ends_of_their_ranges_pass() {
     };
     let (status, _, findings) = card(searched).check(rule("GL412"));
     assert_eq!((status, findings.len()), (RuleStatus::Passed, 0), "{findings:#?}");
+}
+
+/// The code of a loop that is not the project's has a name of its own.
+#[test]
+fn an_external_loop_names_its_own_implementation() {
+    let mut fixture = external_loop().build();
+    let card = fixture.frozen.card.as_mut().expect("the fixture has a card");
+    "torch.optim.AdamW".clone_into(&mut card.implementation.name);
+    assert_eq!(fixture.check(rule("GL412")).0, RuleStatus::Passed);
+    let card = fixture.frozen.card.as_mut().expect("the fixture has a card");
+    card.implementation.name.clear();
+    assert_eq!(fixture.check(rule("GL412")).0, RuleStatus::Failed);
 }
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -156,6 +168,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         card(|card| card.clipping = Clipping::GlobalNorm { epsilon: 1e-6, max_norm: 1e9 })
     }),
     error("GL412", "an implementation without a name", || card(|card| card.implementation.name.clear())),
+    error("GL412", "an implementation that is not the trainer's", || {
+        card(|card| "torch.optim.AdamW".clone_into(&mut card.implementation.name))
+    }),
     warning("GL412", "a search without trials", || {
         card(|card| "rates".clone_into(&mut card.tuning.search_space))
     }),

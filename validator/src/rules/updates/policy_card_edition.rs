@@ -1,5 +1,6 @@
 //! The policy card asks for nothing that the update which ran does not do.
 
+use schemas::contract::EvidenceProfile;
 use schemas::policy_card::{Clipping, PolicyCard, UpdateRule};
 use schemas::report::Route;
 
@@ -15,8 +16,9 @@ declare_rule!(
         name: "policy-card-edition",
         what: "The card names no fallback, approximation, preconditioner, rescue or stopping rule of its own, which AdamW as this \
                edition executes it does not have; its state is replicated and exchanged exactly where there are several workers; \
-               its state tensors are AdamW's, in binary32; clipping can act; and name, version and implementation are \
-               said. Warns of a search that is described without trials, and of trials without a search.",
+               its state tensors are AdamW's, in binary32; clipping can act; name, version and implementation are said, \
+               and the implementation of a native run is the trainer's own. Warns of a search that is described without \
+               trials, and of trials without a search.",
         why: "A method gets credit for what its card says. A second optimizer, another approximation or an end of its own that is \
               claimed and not executed, or executed and not claimed, makes two different methods share one name and one result.",
         remedy: "Write the card as the update is executed, and freeze again.",
@@ -27,6 +29,9 @@ declare_rule!(
 
 /// A norm that no gradient exceeds clips nothing.
 const VACUOUS_CLIP_NORM: f64 = 1e6;
+/// What a card calls the update of the project's trainer, which executes every
+/// native run.
+const NATIVE_IMPLEMENTATION: &str = "trainer::optimizer::adamw";
 /// dtype of AdamW's moments, and their names.
 const MOMENT_DTYPE: &str = "F32";
 const MOMENTS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
@@ -56,6 +61,7 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
     at_end(move |_, sink| {
         let mut checked = Card { num_checked: 0, path: &contract.update.card.path, sink };
         words(card, &mut checked);
+        implementation(&card.implementation.name, contract.ruleset.profile, &mut checked);
         absent(card, &mut checked);
         state(card, contract.topology.workers, &mut checked);
         clipping(&card.clipping, &mut checked);
@@ -67,7 +73,6 @@ fn words(card: &PolicyCard, checked: &mut Card<'_>) {
     for (field, text) in [
         ("name", &card.name),
         ("version", &card.version),
-        ("implementation/name", &card.implementation.name),
         ("implementation/reference", &card.implementation.reference),
     ] {
         checked.require(!text.trim().is_empty(), field, "a text is missing", "a text", format!("{text:?}"));
@@ -81,6 +86,19 @@ fn words(card: &PolicyCard, checked: &mut Card<'_>) {
         let at = At::place(format!("{} /tuning", checked.path));
         checked.sink.warning(at, message, "both, or neither", actual);
     }
+}
+
+/// An external loop's code is its own, and so is what it calls it.
+fn implementation(name: &str, profile: EvidenceProfile, checked: &mut Card<'_>) {
+    let (holds, message, expected) = match profile {
+        EvidenceProfile::Native => (
+            name == NATIVE_IMPLEMENTATION,
+            "a native run is executed by another update than the card names",
+            NATIVE_IMPLEMENTATION,
+        ),
+        EvidenceProfile::ExternalLoop => (!name.trim().is_empty(), "a text is missing", "a text"),
+    };
+    checked.require(holds, "implementation/name", message, expected, format!("{name:?}"));
 }
 
 /// What AdamW does not have, in this edition.

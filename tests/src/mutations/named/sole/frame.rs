@@ -5,16 +5,21 @@
 //! made whole again before the audit looks.
 
 use anyhow::{Context, Result, ensure};
+use ledger::keys::{self, KeyPair, Role};
 use serde_json::json;
 
-use super::edits::contract;
+use super::edits::{add, contract, other_digest};
 use super::{joined, owner, trainer};
 use crate::mutations::named::runs::WITNESSED;
-use crate::mutations::records::PLAIN;
+use crate::mutations::records::{HANDED_OFF, PLAIN};
 use crate::mutations::{Mutation, Record};
 
 /// What witnesses said, beside the ledger.
 const COSIGNED: &str = "run.db.cosigned";
+
+/// The validator's report and handoff beside the ledger.
+const REPORT: &str = "run.db.report.dsse.json";
+const HANDOFF: &str = "run.db.handoff.dsse.json";
 
 pub(super) fn list() -> Vec<Mutation> {
     joined([entries(), frozen(), files()])
@@ -26,6 +31,11 @@ fn entries() -> Vec<Mutation> {
             let place = r.at_step("step", 7)?;
             r.set(place, "/ledger", "maintenance")
         }),
+        owner("GL011", "a validator of the owner's own making", PLAIN, |r| {
+            let own = KeyPair::from_seed(Role::Validator, &[11; 32], keys::host_identity());
+            contract(r, "/keys/validator/public", own.public_hex())
+        })
+        .before_named_keys(),
         trainer("GL013", "a critical extension that nobody knows", PLAIN, |r| {
             let place = r.at_step("step", 7)?;
             let digest = format!("sha256:{}", "4".repeat(64));
@@ -71,7 +81,25 @@ fn files() -> Vec<Mutation> {
             r.write_file(path, b"what was tried before\n".to_vec());
             Ok(())
         }),
+        trainer("GL111", "a record that was rewritten behind its report", HANDED_OFF, |r| {
+            r.remove_file(HANDOFF);
+            longer_step(r)
+        }),
+        trainer("GL112", "a record that was rewritten behind its handoff", HANDED_OFF, |r| {
+            r.remove_file(REPORT);
+            longer_step(r)
+        }),
+        trainer("GL112", "a handoff on another report", HANDED_OFF, |r| {
+            let place = r.first("handoff.issued")?;
+            other_digest(r, place, "/body/obs/report")
+        }),
     ]
+}
+
+/// A step that took longer, by which nothing but the entries' root is another.
+fn longer_step(record: &mut Record) -> Result<()> {
+    let place = record.at_step("step", 7)?;
+    add(record, place, "/body/obs/duration_us", 1)
 }
 
 /// The notes of the file of cosigned heads, each with its signatures: at least

@@ -23,9 +23,9 @@ pub(super) const SUITE: &str = "sole";
 /// Rules that are the only killer of nothing, and why.
 pub const NOT_SOLE: &[(&str, &str)] = &[
     (
-        "GL011",
-        "it compares the contract's keys with those that a reviewer names, and no key is named to these audits; the rule's \
-         own ledgers are audited with some",
+        "GL109",
+        "of numbers that are not the qualifier's, or not of this run, GL508 says that it has nothing to compare with; \
+         this rule says whose they are not",
     ),
     ("GL012", "it warns and rejects nothing: a clock that goes back is no proof"),
     ("GL016", "it warns and rejects nothing: two hosts' clocks that disagree are no proof"),
