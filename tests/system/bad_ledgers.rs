@@ -9,7 +9,8 @@ use ledger::recorder::{Record, Recorder};
 use schemas::body::{AmendmentDet, Body, Halves, Nothing};
 use system_tests::dump;
 use system_tests::forgery::{Forgery, past_triggers};
-use system_tests::programs::{self, Finished, TRAINER};
+use system_tests::honest::Honest;
+use system_tests::programs::{self, Finished, LEDGER, TRAINER};
 use system_tests::run_folder::{RunFolder, flip_byte};
 
 const COULD_NOT_RUN: i32 = 2;
@@ -262,4 +263,23 @@ fn a_report_of_a_run_that_cannot_be_read_does_not_lie_beside_it() {
         assert!(refused.stdout.starts_with("tampered"), "the verdict is printed: {refused}");
         assert!(!run.path().join("run.db.report.dsse.json").exists());
     }
+}
+
+/// It has other rules than those of a run or a campaign, and nobody has touched it.
+#[test]
+fn the_ledger_of_a_qualifier_is_called_what_it_is() {
+    let run = Honest::QuickStart.make();
+    for (arguments, kind) in [
+        (&["audit", "qualification.db"][..], "a run"),
+        (&["campaign", "audit", "qualification.db"], "a campaign"),
+        (&["handoff", "qualification.db"], "a run"),
+    ] {
+        let finished = programs::run(LEDGER, run.path(), arguments).expect_code(COULD_NOT_RUN);
+        let message = format!(
+            "qualification.db is the ledger of a qualifier, and this command audits the ledger of {kind}"
+        );
+        finished.expect_message(&[&message, "hint: ", "ledger verify-head"]);
+    }
+    // What the hint names does check it.
+    let _ = programs::run(LEDGER, run.path(), &["verify-head", "qualification.db"]).expect_code(0);
 }

@@ -148,6 +148,27 @@ fn a_run_that_recovered_from_faults_is_accepted() {
     check(Honest::FaultsRecovered);
 }
 
+/// Of a class that is not compared with, an audit asks nothing where nothing was
+/// executed again.
+#[test]
+fn a_run_of_one_attempt_under_a_weaker_determinism_is_accepted() {
+    let run = RunFolder::tiny();
+    run.edit_contract(|contract| {
+        contract["numerics"]["determinism"] = "operation_order_bounded".into();
+        contract["resume"] = serde_json::json!({
+            "class": "operation_order_bounded", "tolerance": {"max_absolute": 1e-5, "max_relative": 1e-4}
+        });
+    });
+    let _ = run.freeze().expect_code(0);
+    let _ = run.train().expect_code(0);
+    let found = run.audit(&["--json"]).expect_code(0).json();
+    assert_eq!(found["verdict"], "accepted", "{found:#}");
+    assert!(warnings(&found).is_empty(), "{found:#}");
+    let mut rules = found["rules"].as_array().expect("a list").iter();
+    let rule = rules.find(|rule| rule["code"] == "GL205").expect("a rule");
+    assert_eq!(rule["status"], "not_applicable", "{rule:#}");
+}
+
 /// A run that is not over is incomplete wherever it lies.
 #[test]
 fn every_run_of_the_corpus_has_a_test_and_a_control() {

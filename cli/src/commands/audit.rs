@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
     };
     let report = if is_bundle { report_of_bundle(arguments)? } else { report_of_ledger(arguments)? };
     if report.run.is_none() && !is_bundle {
-        refuse_campaign(&arguments.ledger)?;
+        refuse_other_kind(&arguments.ledger)?;
     }
     if let Some(path) = arguments.since.as_deref().filter(|_| report.since.is_none()) {
         say(format!(
@@ -101,18 +101,26 @@ fn report_of_bundle(arguments: &AuditArguments) -> Result<Report, Failure> {
     bundle::audit(&arguments.ledger, &request)
 }
 
-/// A campaign's ledger is judged by other rules; what these say of it would only
-/// tell that it is no run's. Asked only where the audit could read no contract.
-fn refuse_campaign(ledger: &Path) -> Result<(), Failure> {
-    if kind_of(ledger) != Some(LedgerKind::Campaign) {
-        return Ok(());
-    }
+/// A ledger of another kind than a run's: what the rules of runs say of it would only
+/// tell that it is none, and nothing about what is in it. Asked only where an audit
+/// could read no contract.
+pub(super) fn refuse_other_kind(ledger: &Path) -> Result<(), Failure> {
     let path = ledger.display();
+    let (of, hint) = match kind_of(ledger) {
+        Some(LedgerKind::Campaign) => ("a campaign", format!("ledger campaign audit {path}")),
+        Some(LedgerKind::Qualification) => ("a qualifier", QUALIFIER_HINT.to_owned()),
+        Some(LedgerKind::Run | LedgerKind::Maintenance) | None => return Ok(()),
+    };
     Err(Failure::new(
-        format!("{path} is the ledger of a campaign, and this command audits the ledger of a run"),
-        format!("ledger campaign audit {path}"),
+        format!("{path} is the ledger of {of}, and this command audits the ledger of a run"),
+        hint,
     ))
 }
+
+/// What can be done with a qualifier's ledger.
+pub(super) const QUALIFIER_HINT: &str = "`ledger verify-head` checks what its heads signed and `ledger list` reads it; \
+                                         `ledger audit` audits the run beside it, and `ledger campaign audit` what it \
+                                         opened of a campaign's runs";
 
 /// What its first entry says of which kind a ledger is; nothing is checked.
 pub(super) fn kind_of(ledger: &Path) -> Option<LedgerKind> {

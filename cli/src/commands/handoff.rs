@@ -28,13 +28,17 @@ use schemas::report::{Report, SelectedCandidate, SelectionBasis, Verdict};
 use serde_json::json;
 use validator::{AuditRequest, render};
 
-use super::audit::{audit, handoff_path, report_path, require_signer, sign, validator_key};
+use super::audit::{
+    audit, handoff_path, refuse_other_kind, report_path, require_signer, sign, validator_key,
+};
 use crate::arguments::HandoffArguments;
 use crate::failure::{FINDINGS, Failure, OrFail};
 use crate::key_folder;
 use crate::output::{blake3_of, print, print_json, say, write_file};
 
 pub(crate) fn run(arguments: &HandoffArguments) -> Result<u8, Failure> {
+    super::require_ledger(&arguments.ledger)?;
+    refuse_other_kind(&arguments.ledger)?;
     let target = handoff_path(&arguments.ledger);
     if target.exists() {
         return Err(Failure::new(

@@ -37,6 +37,17 @@ use ledger::reader::Reader;
 use crate::arguments::Command;
 use crate::failure::{Failure, OrFail};
 
+/// Refuses a ledger that is not there, before anything else is missed.
+pub(crate) fn require_ledger(path: &Path) -> Result<(), Failure> {
+    if path.exists() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!("there is no ledger at {}", path.display()),
+        "name the file that `ledger freeze` made, by default run.db",
+    ))
+}
+
 /// Program and version, for the record.
 pub(crate) const TOOL: &str = concat!("ledger ", env!("CARGO_PKG_VERSION"));
 

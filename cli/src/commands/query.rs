@@ -10,6 +10,7 @@ use crate::failure::{Failure, OrFail};
 use crate::output::{print, print_json, say};
 
 pub(crate) fn run(arguments: &QueryArguments) -> Result<u8, Failure> {
+    super::require_ledger(&arguments.ledger)?;
     let limits = QueryLimits {
         max_rows: arguments.max_rows,
         max_time: Duration::from_secs(arguments.max_time),

@@ -10,6 +10,12 @@ use crate::key_folder;
 use crate::output::{print, print_json, say};
 
 pub(crate) fn run(arguments: &SealArguments) -> Result<u8, Failure> {
+    if !arguments.plaintext.exists() {
+        return Err(Failure::new(
+            format!("there is no text at {}", arguments.plaintext.display()),
+            "name the text that is to be sealed",
+        ));
+    }
     let recipient = match &arguments.recipient {
         Some(recipient) => recipient.clone(),
         None => {

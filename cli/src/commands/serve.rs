@@ -1,5 +1,7 @@
 //! `ledger serve`: read-only pages on loopback.
 
+use std::path::Path;
+
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -8,13 +10,21 @@ use crate::arguments::ServeArguments;
 use crate::failure::{Failure, OrFail};
 use crate::output::{print, print_json, say};
 
+fn has_ledger(folder: &Path) -> Result<bool, Failure> {
+    for item in std::fs::read_dir(folder)? {
+        if item?.path().extension().is_some_and(|extension| extension == "db") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 pub(crate) fn run(arguments: ServeArguments) -> Result<u8, Failure> {
     for path in &arguments.ledgers {
-        if !path.exists() {
-            return Err(Failure::new(
-                format!("there is no ledger at {}", path.display()),
-                "name the file that `ledger freeze` made, by default run.db",
-            ));
+        super::require_ledger(path)?;
+        // Ledgers may come later: a folder is read again for each page.
+        if path.is_dir() && !has_ledger(path)? {
+            say(format!("{} holds no ledger yet: no file in it ends in .db", path.display()));
         }
     }
     let mut signals = Signals::new([SIGINT, SIGTERM])?;

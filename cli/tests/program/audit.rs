@@ -115,6 +115,28 @@ fn a_ledger_that_is_missing_could_not_be_audited() {
     ]);
 }
 
+/// Keys are looked for only where there is something to sign.
+#[test]
+fn what_is_missing_is_named_before_its_keys() {
+    let folder = Folder::empty();
+    let ledger = "error: there is no ledger at none.db";
+    for (arguments, error) in [
+        (&["handoff", "none.db"][..], ledger),
+        (&["query", "none.db", "--sql", "SELECT 1"], ledger),
+        (&["serve", "none.db"], ledger),
+        (
+            &["campaign", "add", "campaign.db", "none.db"],
+            "error: there is no ledger of a campaign at campaign.db",
+        ),
+        (&["seal", "none.txt", "--output", "none.age"], "error: there is no text at none.txt"),
+    ] {
+        let finished = folder.run(arguments).expect(2);
+        let lines: Vec<&str> = finished.stderr.lines().collect();
+        assert_eq!(lines.first(), Some(&error), "{arguments:?}: {}", finished.stderr);
+        assert!(lines.get(1).is_some_and(|line| line.starts_with("hint: ")), "{}", finished.stderr);
+    }
+}
+
 #[test]
 fn rules_are_listed_and_explained() {
     let folder = Folder::empty();

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::list::purpose_name;
 use crate::campaign_arguments::CampaignAddArguments;
+use crate::commands::require_ledger;
 use crate::failure::Failure;
 use crate::key_folder;
 use crate::output::{print, print_json, say, say_done};
@@ -15,6 +16,13 @@ use crate::output::{print, print_json, say, say_done};
 pub(crate) fn run(arguments: &CampaignAddArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     let campaign = &arguments.campaign;
+    if !campaign.exists() {
+        return Err(Failure::new(
+            format!("there is no ledger of a campaign at {}", campaign.display()),
+            "`ledger campaign freeze` makes one",
+        ));
+    }
+    require_ledger(&arguments.run)?;
     let folder = key_folder::locate(arguments.keys.as_deref(), key_folder::folder_of(campaign));
     let keys = key_folder::open(&folder)?;
     let request = BindRequest {

@@ -1,7 +1,7 @@
 //! What is executed again gives the same determined half.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 
 use schemas::body::{Body, Kind};
@@ -82,11 +82,11 @@ fn open(frozen: &Frozen) -> Box<dyn Check + '_> {
             saves_at_end: frozen.contract.checkpoints.mid_accumulation == MidAccumulation::SaveGradients,
         })
     } else {
-        let class = frozen.contract.numerics.determinism;
-        crate::rules::common::at_end(move |_, _| {
-            Outcome::NotEvaluated(format!(
-                "the contract's determinism is {class:?}, and no probe of this edition compares repeated steps in it"
-            ))
+        Box::new(Repeated {
+            class: frozen.contract.numerics.determinism,
+            earlier: Furthest::default(),
+            running: Furthest::default(),
+            num_repeated: 0,
         })
     }
 }
@@ -199,6 +199,82 @@ impl Check for Replay {
 
     fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
         Outcome::Checked(self.num_checked)
+    }
+}
+
+/// The furthest step of which something is on record, and what of that one.
+#[derive(Default)]
+struct Furthest {
+    step: Option<u64>,
+    seen: BTreeSet<(Kind, String)>,
+}
+
+impl Furthest {
+    fn note(&mut self, step: u64, what: (Kind, String)) {
+        if self.step.is_none_or(|known| known < step) {
+            *self = Self { step: Some(step), seen: BTreeSet::new() };
+        }
+        if self.step == Some(step) {
+            self.seen.insert(what);
+        }
+    }
+
+    fn take(&mut self, other: Self) {
+        if other.step > self.step {
+            *self = other;
+        } else if other.step == self.step {
+            self.seen.extend(other.seen);
+        }
+    }
+}
+
+/// Under a weaker class, whether anything was executed again: that it agrees as the
+/// class has it, no probe of this edition compares.
+struct Repeated {
+    class: EquivalenceClass,
+    /// Of the attempts before the running one.
+    earlier: Furthest,
+    running: Furthest,
+    num_repeated: u64,
+}
+
+impl Repeated {
+    fn record(&mut self, step: u64, what: (Kind, String)) {
+        self.num_repeated += u64::from(self.earlier.step.is_some_and(|reached| {
+            // What stands before the furthest step was passed by an earlier attempt.
+            step < reached || (step == reached && self.earlier.seen.contains(&what))
+        }));
+        self.running.note(step, what);
+    }
+}
+
+impl Check for Repeated {
+    fn entry(&mut self, entry: &Entry, _: &mut Sink) {
+        let kind = entry.body.kind();
+        let step = entry.header.step.unwrap_or(0);
+        match &entry.body {
+            Body::AttemptStart(_) => self.earlier.take(std::mem::take(&mut self.running)),
+            Body::Step(_) => self.record(step, (kind, String::new())),
+            Body::Eval(halves) => self.record(step, (kind, halves.det.stream.clone())),
+            Body::CheckpointDurablyCommitted(halves) => {
+                self.record(halves.det.step, (kind, String::new()));
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, _: &Evidence, _: &mut Sink) -> Outcome {
+        let class = self.class;
+        if self.num_repeated == 0 {
+            return Outcome::NotApplicable(format!(
+                "the contract's determinism is {class:?}, and nothing was executed again"
+            ));
+        }
+        Outcome::NotEvaluated(format!(
+            "the contract's determinism is {class:?}, {} entries repeat what an earlier attempt executed, and no probe \
+             of this edition compares repeated steps in that class",
+            self.num_repeated
+        ))
     }
 }
 
