@@ -118,7 +118,7 @@ pub(super) fn refuse_other_kind(ledger: &Path) -> Result<(), Failure> {
 }
 
 /// What can be done with a qualifier's ledger.
-pub(super) const QUALIFIER_HINT: &str = "`ledger verify-head` checks what its heads signed and `ledger list` reads it; \
+pub(super) const QUALIFIER_HINT: &str = "`ledger list` reads it, and `ledger verify-head --trust FILE` checks its heads; \
                                          `ledger audit` audits the run beside it, and `ledger campaign audit` what it \
                                          opened of a campaign's runs";
 
