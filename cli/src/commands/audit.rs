@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &AuditArguments) -> Result<u8, Failure> {
     };
     let report = if is_bundle { report_of_bundle(arguments)? } else { report_of_ledger(arguments)? };
     if report.run.is_none() && !is_bundle {
-        refuse_other_kind(&arguments.ledger)?;
+        refuse_other_kind(&arguments.ledger, LedgerKind::Run)?;
     }
     if let Some(path) = arguments.since.as_deref().filter(|_| report.since.is_none()) {
         say(format!(
@@ -101,29 +101,40 @@ fn report_of_bundle(arguments: &AuditArguments) -> Result<Report, Failure> {
     bundle::audit(&arguments.ledger, &request)
 }
 
-/// A ledger of another kind than a run's: what the rules of runs say of it would only
-/// tell that it is none, and nothing about what is in it. Asked only where an audit
-/// could read no contract.
-pub(super) fn refuse_other_kind(ledger: &Path) -> Result<(), Failure> {
+/// A ledger of another kind than the one that is audited: what these rules say of it
+/// would only tell that it is none, and nothing about what is in it.
+pub(super) fn refuse_other_kind(ledger: &Path, audited: LedgerKind) -> Result<(), Failure> {
+    let Some(found) = kind_of(ledger).filter(|found| *found != audited) else { return Ok(()) };
     let path = ledger.display();
-    let (of, hint) = match kind_of(ledger) {
-        Some(LedgerKind::Campaign) => ("a campaign", format!("ledger campaign audit {path}")),
-        Some(LedgerKind::Qualification) => ("a qualifier", QUALIFIER_HINT.to_owned()),
-        Some(LedgerKind::Run | LedgerKind::Maintenance) | None => return Ok(()),
+    let hint = match found {
+        LedgerKind::Run => format!("ledger audit {path}"),
+        LedgerKind::Campaign => format!("ledger campaign audit {path}"),
+        LedgerKind::Qualification => {
+            "`ledger list` reads it, and `ledger verify-head --trust FILE` checks its heads; `ledger audit` audits the \
+             run beside it, and `ledger campaign audit` what it opened of a campaign's runs"
+                .to_owned()
+        }
+        // No program writes one: the rules say what it lacks.
+        LedgerKind::Maintenance => return Ok(()),
     };
+    let (of, wanted) = (owner_of(found), owner_of(audited));
     Err(Failure::new(
-        format!("{path} is the ledger of {of}, and this command audits the ledger of a run"),
+        format!("{path} is the ledger of {of}, and this command audits the ledger of {wanted}"),
         hint,
     ))
 }
 
-/// What can be done with a qualifier's ledger.
-pub(super) const QUALIFIER_HINT: &str = "`ledger list` reads it, and `ledger verify-head --trust FILE` checks its heads; \
-                                         `ledger audit` audits the run beside it, and `ledger campaign audit` what it \
-                                         opened of a campaign's runs";
+const fn owner_of(kind: LedgerKind) -> &'static str {
+    match kind {
+        LedgerKind::Run => "a run",
+        LedgerKind::Campaign => "a campaign",
+        LedgerKind::Qualification => "a qualifier",
+        LedgerKind::Maintenance => "maintenance",
+    }
+}
 
 /// What its first entry says of which kind a ledger is; nothing is checked.
-pub(super) fn kind_of(ledger: &Path) -> Option<LedgerKind> {
+fn kind_of(ledger: &Path) -> Option<LedgerKind> {
     let entry = Reader::open(ledger).ok()?.entry(0).ok()?;
     Some(entry.header.ledger)
 }

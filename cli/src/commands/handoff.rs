@@ -23,6 +23,7 @@ use schemas::dsse::{
     HANDOFF_PREDICATE_TYPE, HandoffHead, HandoffPredicate, IN_TOTO_PAYLOAD_TYPE, IN_TOTO_STATEMENT_TYPE,
     Statement,
 };
+use schemas::entry::LedgerKind;
 use schemas::ids::CandidateId;
 use schemas::report::{Report, SelectedCandidate, SelectionBasis, Verdict};
 use serde_json::json;
@@ -38,7 +39,7 @@ use crate::output::{blake3_of, print, print_json, say, write_file};
 
 pub(crate) fn run(arguments: &HandoffArguments) -> Result<u8, Failure> {
     super::require_ledger(&arguments.ledger)?;
-    refuse_other_kind(&arguments.ledger)?;
+    refuse_other_kind(&arguments.ledger, LedgerKind::Run)?;
     let target = handoff_path(&arguments.ledger);
     if target.exists() {
         return Err(Failure::new(

@@ -1,7 +1,6 @@
 //! `ledger campaign audit`: the validator's report on a campaign, printed, and
 //! signed on request.
 
-use std::path::Path;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,27 +15,13 @@ use validator::campaign::{CampaignRequest, audit, sarif, text};
 use crate::arguments::OutputFormat;
 use crate::campaign_arguments::CampaignAuditArguments;
 use crate::commands::audit::{
-    QUALIFIER_HINT, kind_of, refuse_to_hide, report_path, save_target, sign_as, validator_key,
+    refuse_other_kind, refuse_to_hide, report_path, save_target, sign_as, validator_key,
 };
 use crate::failure::{Failure, OrFail};
 use crate::output::{count, counted, print, say, say_done, write_file, write_out};
 
 /// The rule that compares a campaign's ledger with the report beside it.
 const STORED_REPORT: &str = "GC126";
-
-/// As of `ledger audit`.
-fn refuse_other_kind(ledger: &Path) -> Result<(), Failure> {
-    let path = ledger.display();
-    let (of, hint) = match kind_of(ledger) {
-        Some(LedgerKind::Run) => ("a run", format!("ledger audit {path}")),
-        Some(LedgerKind::Qualification) => ("a qualifier", QUALIFIER_HINT.to_owned()),
-        Some(LedgerKind::Campaign | LedgerKind::Maintenance) | None => return Ok(()),
-    };
-    Err(Failure::new(
-        format!("{path} is the ledger of {of}, and this command audits the ledger of a campaign"),
-        hint,
-    ))
-}
 
 pub(crate) fn run(arguments: &CampaignAuditArguments) -> Result<u8, Failure> {
     let started = Instant::now();
@@ -46,7 +31,7 @@ pub(crate) fn run(arguments: &CampaignAuditArguments) -> Result<u8, Failure> {
     let signer = target.as_ref().map(|_| signer(arguments)).transpose()?;
     let report = report(arguments)?;
     if report.campaign.is_none() {
-        refuse_other_kind(ledger)?;
+        refuse_other_kind(ledger, LedgerKind::Campaign)?;
     }
     let format = if arguments.json { OutputFormat::Json } else { arguments.output_format };
     match format {
